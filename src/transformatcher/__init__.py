@@ -1,0 +1,37 @@
+"""TransforMatcher: semantic correspondence by match-to-match attention."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformatcher.config import ModelConfig, model_config
+    from transformatcher.errors import InputError
+    from transformatcher.models.build import build_matcher
+    from transformatcher.models.matcher import TransforMatcher
+    from transformatcher.predictor import Matcher
+
+__version__ = "0.1.0"
+
+__all__ = ["InputError", "Matcher", "ModelConfig", "TransforMatcher", "__version__", "build_matcher", "model_config"]
+
+# Looked up on first use, so that `import transformatcher` does not wait for torch.
+_HOMES = {
+    "InputError": "errors",
+    "Matcher": "predictor",
+    "ModelConfig": "config",
+    "TransforMatcher": "models.matcher",
+    "build_matcher": "models.build",
+    "model_config": "config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'transformatcher' has no attribute {name!r}")
+    return getattr(import_module(f"transformatcher.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

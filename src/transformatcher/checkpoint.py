@@ -1,0 +1,37 @@
+"""Matcher ↔ folder: ``model.safetensors`` beside ``config.json``, written whole or not at all, loaded strictly."""
+
+import json
+import os
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from transformatcher.config import ModelConfig, read_model_config, to_plain
+from transformatcher.errors import InputError
+from transformatcher.models.build import build_matcher
+from transformatcher.models.matcher import TransforMatcher
+from transformatcher.tensors import load_strictly, read_safetensors
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -> None:
+    """Write both files under other names first, so that an interrupted save leaves the old ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new_weights, new_config = folder / f".{WEIGHTS}.new", folder / f".{CONFIG}.new"
+    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, new_weights)
+    new_config.write_text(json.dumps(to_plain(config), indent=2) + "\n", encoding="utf-8")
+    os.replace(new_weights, folder / WEIGHTS)  # noqa: PTH105 (atomic on every system, which rename is not)
+    os.replace(new_config, folder / CONFIG)  # noqa: PTH105
+
+
+def load_checkpoint(path: Path) -> tuple[TransforMatcher, ModelConfig]:
+    """A checkpoint folder, or the .safetensors file in it → the matcher, in evaluation mode, and its config."""
+    if not path.exists():
+        raise InputError(f"{path}: no such checkpoint")
+    weights = path / WEIGHTS if path.is_dir() else path
+    config = read_model_config(weights.parent / CONFIG)
+    model = build_matcher(config)
+    tensors, _ = read_safetensors(weights)
+    load_strictly(model, tensors, source=str(weights))
+    return model, config

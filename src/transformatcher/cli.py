@@ -1,0 +1,122 @@
+"""The ``transformatcher`` command: arguments in, exit code out. All work is done elsewhere, imported when needed."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from transformatcher import __version__
+from transformatcher.errors import InputError
+
+BENCHMARKS = ("spair", "pfpascal", "pfwillow", "coco")  # as in data.benchmarks, whose import would wait for torch
+BACKBONES = ("resnet50", "resnet50_v1", "resnet101")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command; 0 done, 1 faults found in data, 2 unusable input, 130 interrupted."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except InputError as error:
+        print(f"transformatcher {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="transformatcher",
+        description="Semantic correspondence: find points of one photo on another photo of the same kind of thing.",
+    )
+    parser.add_argument("--version", action="version", version=f"transformatcher {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    match = commands.add_parser("match", help="match two photos")
+    match.add_argument("src", metavar="SOURCE")
+    match.add_argument("trg", metavar="TARGET")
+    match.add_argument("--keypoints", metavar="POINTS", help="'x,y;x,y' or a JSON file with [[x, y], …]")
+    match.add_argument("--json", action="store_true", help="print the matches as JSON")
+    match.add_argument("--out", metavar="PICTURE", help="draw the matches into this file (.png, .jpg, .pdf, .svg)")
+    _model_arguments(match)
+    match.set_defaults(run=_lazy("match"))
+
+    demo = commands.add_parser("demo", help="match the example photos that come with the package")
+    demo.add_argument("--out", default="out/demo", metavar="DIR", help="where the pictures go (%(default)s)")
+    _backbone_arguments(demo)
+    demo.set_defaults(run=_lazy("demo"))
+
+    evaluate = commands.add_parser("eval", help="predict and score the pairs of a benchmark")
+    _data_arguments(evaluate)
+    evaluate.add_argument("--split", default="test", metavar="SPLIT", help="trn, val or test (%(default)s)")
+    _model_arguments(evaluate)
+    evaluate.add_argument("--out", required=True, metavar="DIR", help="predictions, scores.json and plot go here")
+    evaluate.add_argument("--overwrite", action="store_true", help="replace predictions of another run in DIR")
+    evaluate.add_argument("--limit", type=_count, metavar="N", help="the first N pairs only (coco draws 1000 or N)")
+    evaluate.add_argument("--seed", type=int, default=0, help="coco: which pairs are drawn (%(default)s)")
+    evaluate.add_argument("--batch", type=_count, default=8, metavar="N", help="pairs at a time (%(default)s)")
+    evaluate.add_argument("--workers", type=int, default=0, metavar="N", help="processes that decode (%(default)s)")
+    _score_arguments(evaluate)
+    evaluate.set_defaults(run=_lazy("evaluate"))
+
+    score = commands.add_parser("score", help="score saved predictions again, under another protocol")
+    score.add_argument("--out", required=True, metavar="DIR", help="the folder that eval wrote")
+    _score_arguments(score)
+    score.set_defaults(run=_lazy("score"))
+
+    data = commands.add_parser("data", help="look after benchmark folders")
+    tools = data.add_subparsers(dest="tool", required=True, metavar="TOOL")
+    check = tools.add_parser("check", help="count everything and name every fault; exit code 1 if there are any")
+    _data_arguments(check)
+    check.add_argument("--split", metavar="SPLIT", help="trn, val or test; all that are there if left out")
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
+    check.set_defaults(run=_lazy("check_data"))
+    return parser
+
+
+def _data_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--benchmark", required=True, choices=BENCHMARKS)
+    parser.add_argument("--root", required=True, metavar="DIR", help="the benchmark's folder (coco: or its JSON file)")
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--weights", metavar="DIR", help="a checkpoint folder (model.safetensors and config.json)")
+    parser.add_argument("--matcher", choices=("none",), help="none: raw mean correlation of the backbone's layers")
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the model"
+    )
+    _backbone_arguments(parser)
+
+
+def _backbone_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backbone", choices=BACKBONES, help="with --matcher none (resnet50_v1)")
+    parser.add_argument("--backbone-weights", metavar="FILE", help="a .safetensors file, or torchvision's name")
+    parser.add_argument("--download", action="store_true", help="let torchvision fetch weights it has a name for")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+
+
+def _score_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--frame", default="240", help="resize targets to this before measuring: 240, HxW or original (%(default)s)"
+    )
+    parser.add_argument("--alpha", type=float, nargs="+", metavar="A", help="tolerances (0.01 0.05 0.1 0.15)")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _lazy(name: str) -> Callable[[argparse.Namespace], int]:
+    def run(args: argparse.Namespace) -> int:
+        from transformatcher import commands
+
+        command: Callable[[argparse.Namespace], int] = getattr(commands, name)
+        return command(args)
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""What each sub-command does: parsed arguments → calls into the library → tables, files and an exit code."""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import track as rich_track
+from rich.table import Table
+
+from transformatcher.checkpoint import load_checkpoint
+from transformatcher.config import ModelConfig, model_config, parse_overrides, to_plain
+from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.check import check_benchmark
+from transformatcher.errors import InputError
+from transformatcher.evaluate import (
+    parse_alphas,
+    parse_frame,
+    predict_to_disk,
+    read_predictions,
+    write_scores,
+)
+from transformatcher.evaluate import (
+    score as score_predictions,
+)
+from transformatcher.images import read_image
+from transformatcher.metrics import ALPHAS
+from transformatcher.models.backbone import cached_weights, load_backbone_weights
+from transformatcher.models.build import build_matcher
+from transformatcher.models.matcher import TransforMatcher
+from transformatcher.predictor import Matcher, pick_device
+from transformatcher.schema import Matches
+from transformatcher.visualize import draw_matches, headline, plot_scores, save_figure
+
+STDOUT = Console()
+STDERR = Console(stderr=True)
+
+NO_BACKBONE_WEIGHTS = (
+    "and no ImageNet weights are at hand, so the network is random and its matches are poor. Bring some with "
+    "--backbone-weights FILE, or with --backbone resnet50 --backbone-weights IMAGENET1K_V1 --download."
+)
+
+
+def match(args: argparse.Namespace) -> int:
+    """Match two photos; print a table or JSON, draw a picture."""
+    model, config, description = _load_model(args)
+    points = _read_points(args.keypoints) if args.keypoints else None
+    _check_picture(args.out)
+    matches = Matcher(model, config, args.device).match(args.src, args.trg, points)
+    if args.out:
+        _draw(Path(args.src), Path(args.trg), matches, Path(args.out), description)
+    if args.json:
+        print(json.dumps({key: value.round(3).tolist() for key, value in vars(matches).items()}))
+    else:
+        _print_matches(matches, Path(args.src).name, Path(args.trg).name)
+        if args.out:
+            STDOUT.print(f"picture: {args.out}")
+    return 0
+
+
+def demo(args: argparse.Namespace) -> int:
+    """Carry named points of one example photo over to two others, and draw them."""
+    backbone, weights = args.backbone, args.backbone_weights
+    if weights is None:
+        at_hand = [(name, cached_weights(name)) for name in ([backbone] if backbone else ["resnet101", "resnet50"])]
+        backbone, weights = next(((name, found) for name, found in at_hand if found), (backbone, None))
+    backbone = backbone or "resnet50_v1"
+    matcher = Matcher.raw(backbone, weights, args.device, download=args.download)
+    STDOUT.print(
+        f"[bold]No trained model ships with this version yet.[/bold] This is raw multi-layer correlation of {backbone}, "
+        + (f"with the weights {weights}." if weights else NO_BACKBONE_WEIGHTS)
+    )
+    note = json.loads((files("transformatcher") / "examples" / "cat_a.json").read_text(encoding="utf-8"))
+    with as_file(files("transformatcher") / "examples") as folder:
+        for target in ("cat_b.jpg", "cat_c.jpg"):
+            src, trg = folder / "cat_a.jpg", folder / target
+            matches = matcher.match(src, trg, list(note.values()))
+            picture = Path(args.out) / f"{src.stem}-{trg.stem}.png"
+            _print_matches(matches, src.name, trg.name, list(note))
+            _draw(src, trg, matches, picture, f"raw correlation, {backbone}" + ("" if weights else ", random weights"))
+            STDOUT.print(f"picture: {picture}\n")
+    return 0
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Predict every pair of a split, then score."""
+    frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
+    device = pick_device(args.device)
+    model, config, description = _load_model(args)
+    root = Path(args.root)
+    pairs = load_benchmark(args.benchmark, root, args.split, n_pairs=args.limit or 1000, seed=args.seed)[: args.limit]
+    run = {
+        "benchmark": args.benchmark,
+        "split": args.split,
+        "n_pairs": len(pairs),
+        "seed": args.seed if args.benchmark == "coco" else None,
+        "model": to_plain(config),
+        "weights": description,
+    }
+    with _progress("predicting") as track:
+        predict_to_disk(
+            model.to(device),
+            pairs,
+            Path(args.out),
+            run,
+            image_size=config.image_size,
+            device=device,
+            batch=args.batch,
+            workers=args.workers,
+            overwrite=args.overwrite,
+            track=track,
+        )
+    return _score(Path(args.out), frame, alphas)
+
+
+def score(args: argparse.Namespace) -> int:
+    """Score saved predictions."""
+    return _score(Path(args.out), parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS))
+
+
+def check_data(args: argparse.Namespace) -> int:
+    """Count what is in a benchmark folder and name its faults."""
+
+    def track(images: Iterable[Path]) -> Iterable[Path]:
+        return rich_track(list(images), "decoding images", console=STDERR, transient=True)
+
+    report = check_benchmark(args.benchmark, Path(args.root), args.split, track=track)
+    if args.json:
+        print(json.dumps(asdict(report), indent=2))
+    else:
+        table = Table(title=f"{args.benchmark} in {args.root}")
+        table.add_column("what")
+        table.add_column("number", justify="right")
+        for what, number in report.counts.items():
+            table.add_row(what, str(number))
+        table.add_section()
+        for category, number in report.per_category.items():
+            table.add_row(category, str(number))
+        STDOUT.print(table)
+        for problem in report.problems:
+            print(problem)
+        print(f"{len(report.problems)} problems found" if report.problems else "no problem found")
+    return 1 if report.problems else 0
+
+
+# ---------------------------------------------------------------- shared by the above
+
+
+def _load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
+    """The model that the arguments ask for, its config, and a few words on where its weights come from."""
+    if args.weights and (args.matcher or args.backbone or args.backbone_weights):
+        raise InputError("--weights brings its own matcher and backbone; leave --matcher and --backbone… out")
+    if args.weights:
+        if args.settings:
+            raise InputError("--set goes with --matcher none; a checkpoint's settings are fixed")
+        model, config = load_checkpoint(Path(args.weights))
+        return model, config, str(args.weights)
+    if args.matcher != "none":
+        raise InputError(
+            "no trained model ships with this version yet; give --weights DIR, "
+            "or --matcher none with --backbone-weights FILE for raw correlation"
+        )
+    if not args.backbone_weights:
+        raise InputError(
+            "--matcher none needs --backbone-weights: a .safetensors file, or a torchvision name such as IMAGENET1K_V1 "
+            "(with --backbone resnet50 or resnet101)"
+        )
+    overrides = parse_overrides(args.settings)
+    config = model_config({"backbone": args.backbone or "resnet50_v1", **overrides, "variant": "raw"}, source="--set")
+    model = build_matcher(config)
+    load_backbone_weights(model.backbone, args.backbone_weights, download=args.download)
+    return model, config, f"raw correlation, {Path(args.backbone_weights).name}"
+
+
+def _score(out: Path, frame: tuple[int, int] | None, alphas: list[float]) -> int:
+    scores = score_predictions(read_predictions(out), frame=frame, alphas=alphas)
+    path = write_scores(out, scores)
+    picture = path.with_suffix(".png")
+    save_figure(plot_scores(scores, title=out.name), picture)
+    _print_scores(scores)
+    STDOUT.print(f"scores: {path}   plot: {picture}")
+    return 0
+
+
+def _print_scores(scores: Mapping[str, Any]) -> None:
+    total = Table(title=f"PCK (%), {scores['n_pairs']} pairs, {scores['n_points']} points, frame {scores['frame']}")
+    for name in ("threshold", "α", "per pair", "95 % interval", "per point"):
+        total.add_column(name, justify="left" if name == "threshold" else "right")
+    for kind, cells in scores["pck"].items():
+        for alpha, cell in cells.items():
+            low, high = cell["ci95"]
+            total.add_row(kind, alpha, f"{cell['per_pair']:.1f}", f"{low:.1f} – {high:.1f}", f"{cell['per_point']:.1f}")
+        total.add_section()
+    STDOUT.print(total)
+    kind, _ = headline(scores)
+    groups = {**scores["per_category"]}
+    for factor, levels in scores["difficulty"].items():
+        groups |= {f"{factor}: {level}": table for level, table in levels.items()}
+    alphas = list(scores["pck"][kind])
+    by_group = Table(title=f"PCK (%) per pair, {kind}, by category and difficulty")
+    by_group.add_column("group")
+    for alpha in alphas:
+        by_group.add_column(f"@ {alpha}", justify="right")
+    for name, table in groups.items():
+        by_group.add_row(name, *(f"{table[kind][alpha]['per_pair']:.1f}" for alpha in alphas))
+    STDOUT.print(by_group)
+
+
+def _print_matches(matches: Matches, src: str, trg: str, names: list[str] | None = None, most: int = 20) -> None:
+    n = len(matches.keypoints0)
+    table = Table(title=f"{n} points of {src} on {trg}" + (f", the {most} sharpest" if n > most else ""))
+    for name in ("point", f"{src} x, y", f"{trg} x, y", "sharpness"):
+        table.add_column(name, justify="right")
+    order = np.argsort(-matches.confidence)[:most] if n > most else range(n)
+    for index in order:
+        (x0, y0), (x1, y1) = matches.keypoints0[index], matches.keypoints1[index]
+        label = names[index] if names else str(index + 1)
+        table.add_row(label, f"{x0:.1f}, {y0:.1f}", f"{x1:.1f}, {y1:.1f}", f"{matches.confidence[index]:.3f}")
+    STDOUT.print(table)
+
+
+def _draw(src: Path, trg: Path, matches: Matches, out: Path, title: str) -> None:
+    save_figure(draw_matches(read_image(src), read_image(trg), matches, title), out)
+
+
+def _check_picture(out: str | None) -> None:
+    if out and Path(out).suffix.lower() not in {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}:
+        raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
+
+
+def _read_points(text: str) -> list[list[float]]:
+    """``"x,y;x,y"`` or the name of a JSON file with [[x, y], …] or {name: [x, y], …}."""
+    try:
+        if text.endswith(".json"):
+            data = json.loads(Path(text).read_text(encoding="utf-8"))
+            points = [[float(x), float(y)] for x, y in (data.values() if isinstance(data, dict) else data)]
+        else:
+            points = [[float(x), float(y)] for x, y in (point.split(",") for point in text.split(";") if point.strip())]
+    except OSError as error:
+        raise InputError(f"{text}: cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"--keypoints {text!r}: expected 'x,y;x,y' or a JSON file with [[x, y], …] ({error})"
+        ) from error
+    if not points:
+        raise InputError(f"--keypoints {text!r}: no point there")
+    return points
+
+
+class _progress:  # noqa: N801 (used like a function)
+    """A progress bar as a ``track(done, total)`` callable."""
+
+    def __init__(self, what: str) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=STDERR)
+        self.task = self.bar.add_task(what, total=None, rate="")
+
+    def __enter__(self) -> Any:
+        self.bar.start()
+        return lambda done, total: self.bar.update(self.task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()

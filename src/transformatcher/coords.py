@@ -1,0 +1,72 @@
+"""Pixel ↔ normalised ↔ cell coordinates: the only place that converts between them.
+
+An image of size (h, w) spans [0, w] × [0, h] in pixels and [-1, 1]² normalised. A grid's first and last cell centres
+lie on the borders (cell j of 30 is pixel 240·j/29 of 240), which is torch's ``align_corners=True``.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from transformatcher.schema import Size
+
+Points = TypeVar("Points", Float[Tensor, "*n 2"], Float[np.ndarray, "*n 2"])
+Array = TypeVar("Array", Tensor, np.ndarray)
+
+
+def _wh(size: Size, like: Array) -> Array:
+    """(h, w) → the array [w, h], of the points' own kind."""
+    h, w = size
+    return like.new_tensor([w, h]) if isinstance(like, Tensor) else np.array([w, h], dtype=like.dtype)
+
+
+def px_to_norm(points_px: Points, size: Size) -> Points:
+    """Pixels of an image of ``size`` (h, w) → [-1, 1]²."""
+    return points_px * 2 / _wh(size, points_px) - 1
+
+
+def norm_to_px(points_norm: Points, size: Size) -> Points:
+    """[-1, 1]² → pixels of an image of ``size`` (h, w)."""
+    return (points_norm + 1) / 2 * _wh(size, points_norm)
+
+
+def norm_to_cell(points_norm: Points, grid: Size) -> Points:
+    """[-1, 1]² → fractional (column, row) of a grid of ``grid`` (h, w) cells."""
+    h, w = grid
+    return (points_norm + 1) / 2 * _wh((h - 1, w - 1), points_norm)
+
+
+def cell_to_norm(points_cell: Points, grid: Size) -> Points:
+    """Fractional (column, row) of a grid of ``grid`` (h, w) cells → [-1, 1]²."""
+    h, w = grid
+    return points_cell * 2 / _wh((max(h - 1, 1), max(w - 1, 1)), points_cell) - 1
+
+
+def rescale_px(points_px: Points, old: Size, new: Size) -> Points:
+    """Pixels of an image → pixels of the same image resized from ``old`` to ``new`` (h, w)."""
+    return points_px * (_wh(new, points_px) / _wh(old, points_px))
+
+
+def mirror_px(points_px: Points, size: Size) -> Points:
+    """Pixels of an image → pixels of its left-right mirror."""
+    mirrored = points_px.clone() if isinstance(points_px, Tensor) else points_px.copy()
+    mirrored[..., 0] = size[1] - points_px[..., 0]
+    return mirrored
+
+
+def mirror_box_px(box_px: Float[np.ndarray, "4"], size: Size) -> Float[np.ndarray, "4"]:
+    """A box (x0, y0, x1, y1) → that box in the left-right mirrored image."""
+    (x0, y0), (x1, y1) = mirror_px(box_px.reshape(2, 2), size)
+    return np.array([x1, y0, x0, y1], dtype=box_px.dtype)
+
+
+def grid_norm(grid: Size, like: Tensor) -> Float[Tensor, "h w 2"]:
+    """Normalised (x, y) of every cell centre, in the dtype and on the device of ``like``.
+
+    Rounded to float32 even for float64 work, as the released code's grid is: its numbers come out to the last digit.
+    """
+    ys, xs = (torch.linspace(-1, 1, n, dtype=torch.float32, device=like.device).to(like.dtype) for n in grid)
+    return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)

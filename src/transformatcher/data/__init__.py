@@ -1,0 +1,1 @@
+"""Benchmarks and the user's own annotations → :class:`transformatcher.schema.ImagePair` records."""

@@ -1,0 +1,27 @@
+"""Name, folder and split → the pairs of a benchmark."""
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from transformatcher.data.coco_keypoints import CocoPairs, find_coco, load_coco_objects
+from transformatcher.data.pairs import find_split
+from transformatcher.data.pf import load_pfpascal, load_pfwillow
+from transformatcher.data.spair import load_spair
+from transformatcher.schema import ImagePair
+
+Benchmark = Literal["spair", "pfpascal", "pfwillow", "coco"]
+BENCHMARKS: tuple[Benchmark, ...] = get_args(Benchmark)
+
+
+def load_benchmark(
+    benchmark: Benchmark, root: Path, split: str = "test", *, n_pairs: int = 1000, seed: int = 0
+) -> list[ImagePair]:
+    """All pairs of a split; for ``coco``, the first ``n_pairs`` of the sequence that ``seed`` draws."""
+    if benchmark == "spair":
+        return load_spair(root, split)
+    if benchmark == "pfpascal":
+        return load_pfpascal(root, split)
+    if benchmark == "pfwillow":
+        return load_pfwillow(root, split)
+    sampler = CocoPairs(load_coco_objects(*find_coco(root, find_split(split))), seed=seed)
+    return [sampler[index] for index in range(n_pairs)]

@@ -1,0 +1,203 @@
+"""Any COCO-keypoint file → objects, and on the fly → pairs of one category that share keypoints."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from transformatcher.data.pairs import OnProblem, masked_points, need_folder, raise_problem
+from transformatcher.errors import InputError
+from transformatcher.schema import ImagePair, Size
+
+
+@dataclass(frozen=True)
+class AnnotatedObject:
+    """One object of one image, with its keypoints in the order of its category's names."""
+
+    id: int
+    image: Path
+    image_size: Size | None  # (h, w) as the file claims
+    category: str
+    kps_px: Float[np.ndarray, "n 2"]
+    visible: Bool[np.ndarray, " n"]
+    bbox_px: Float[np.ndarray, "4"]
+    kp_names: tuple[str, ...]
+
+
+def load_coco_objects(
+    annotations: Path,
+    images: Path,
+    *,
+    occluded: bool = False,
+    min_keypoints: int = 1,
+    on_problem: OnProblem = raise_problem,
+) -> list[AnnotatedObject]:
+    """A COCO-keypoint JSON file and the folder of its images → its objects.
+
+    Args:
+        annotations: the JSON file.
+        images: the folder its ``file_name`` entries are relative to.
+        occluded: count keypoints that are labelled but hidden (v = 1) as visible.
+        min_keypoints: leave out objects with fewer visible keypoints (and crowds, always).
+        on_problem: called with each malformed annotation.
+    """
+    data = _read_json(annotations)
+    image_of, category_of = ({entry["id"]: entry for entry in data[key]} for key in ("images", "categories"))
+    objects = []
+    for index, note in enumerate(data["annotations"]):
+        where = f"{annotations}, annotation {note.get('id', f'number {index}') if isinstance(note, dict) else index}"
+        try:
+            if note.get("iscrowd"):
+                continue
+            item = _read_object(note, image_of, category_of, images, occluded, where)
+        except InputError as error:
+            on_problem(str(error))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            on_problem(f"{where}: malformed ({type(error).__name__}: {error})")
+        else:
+            if item.visible.sum() >= min_keypoints:
+                objects.append(item)
+    return objects
+
+
+def find_coco(root: Path, split: str) -> tuple[Path, Path]:
+    """A folder, or the JSON file itself → (annotation file, image folder).
+
+    Understood: ``annotations.json`` + ``images/``; ``annotations/*keypoints*<split>*.json`` + ``<split>2017/``; a JSON
+    file with ``images/`` or the images themselves beside it.
+    """
+    if root.is_file():
+        beside = root.parent / "images"
+        return root, beside if beside.is_dir() else root.parent
+    need_folder(root, "a folder with annotations.json and images/, or the COCO-keypoint file itself")
+    if (root / "annotations.json").is_file():
+        images = root / "images"
+        return root / "annotations.json", images if images.is_dir() else root
+    word = {"trn": "train"}.get(split, split)
+    for path in sorted((root / "annotations").glob(f"*keypoints*{word}*.json")):
+        for images in (root / path.stem.rsplit("_", 1)[-1], root / "images" / path.stem.rsplit("_", 1)[-1]):
+            if images.is_dir():
+                return path, images
+    raise InputError(f"{root}: neither annotations.json nor annotations/*keypoints*{word}*.json with its image folder")
+
+
+class CocoPairs:
+    """Pairs drawn on the fly: the i-th is always the same for the same seed, in any order and any process.
+
+    Both objects have one category, lie in different images and share at least ``min_shared`` visible keypoints.
+
+    Args:
+        objects: from :func:`load_coco_objects`.
+        seed: of the whole sequence.
+        min_shared: keypoints that must be visible in both.
+        balanced: draw the category first, so that rare ones come as often as common ones.
+    """
+
+    def __init__(
+        self, objects: list[AnnotatedObject], *, seed: int = 0, min_shared: int = 3, balanced: bool = True
+    ) -> None:
+        self.seed = seed
+        self.balanced = balanced
+        self.partners = shared_keypoint_partners(objects, min_shared)
+        self.objects = objects
+        if not self.partners:
+            raise InputError(
+                f"no two of the {len(objects)} annotated objects have one category, different images and at least "
+                f"{min_shared} keypoints in common"
+            )
+        self._by_category: dict[str, list[int]] = {}
+        for index in self.partners:
+            self._by_category.setdefault(objects[index].category, []).append(index)
+
+    def __getitem__(self, index: int) -> ImagePair:
+        """The ``index``-th pair of the endless sequence."""
+        rng = np.random.default_rng((self.seed, index))
+        if self.balanced:
+            sources = self._by_category[sorted(self._by_category)[rng.integers(len(self._by_category))]]
+        else:
+            sources = list(self.partners)
+        src = int(sources[rng.integers(len(sources))])
+        trg = int(rng.choice(self.partners[src]))
+        return pair_of(self.objects[src], self.objects[trg])
+
+
+def shared_keypoint_partners(objects: list[AnnotatedObject], min_shared: int) -> dict[int, np.ndarray]:
+    """For each object that has any, the indices of those it can be paired with."""
+    by_kind: dict[tuple[str, int], list[int]] = {}
+    for index, item in enumerate(objects):
+        by_kind.setdefault((item.category, len(item.visible)), []).append(index)
+    partners = {}
+    for indices in by_kind.values():
+        visible = np.stack([objects[i].visible for i in indices]).astype(np.float32)
+        images = np.array([str(objects[i].image) for i in indices])
+        for row, index in enumerate(indices):
+            allowed = (visible @ visible[row] >= min_shared) & (images != images[row])
+            if allowed.any():
+                partners[index] = np.array(indices)[allowed]
+    return partners
+
+
+def pair_of(src: AnnotatedObject, trg: AnnotatedObject) -> ImagePair:
+    """Two objects of one category → a pair, visible where both are."""
+    visible = src.visible & trg.visible
+    return ImagePair(
+        name=f"{src.id}-{trg.id}-{src.category}",
+        category=src.category,
+        src_image=src.image,
+        trg_image=trg.image,
+        src_kps_px=masked_points(src.kps_px, visible),
+        trg_kps_px=masked_points(trg.kps_px, visible),
+        visible=visible,
+        src_bbox_px=src.bbox_px,
+        trg_bbox_px=trg.bbox_px,
+        kp_names=src.kp_names,
+        orient=True,
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such annotation file")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    for key in ("images", "annotations", "categories"):
+        if not isinstance(data, dict) or not isinstance(data.get(key), list):
+            raise InputError(f"{path}: not a COCO-keypoint file, it has no list {key!r}")
+    return data
+
+
+def _read_object(
+    note: dict[str, Any],
+    image_of: dict[int, dict[str, Any]],
+    category_of: dict[int, dict[str, Any]],
+    images: Path,
+    occluded: bool,
+    where: str,
+) -> AnnotatedObject:
+    image, category = image_of.get(note["image_id"]), category_of.get(note["category_id"])
+    if image is None or category is None:
+        raise InputError(f"{where}: image {note['image_id']} or category {note['category_id']} is not listed")
+    names = tuple(category.get("keypoints", ()))
+    triples = np.array(note["keypoints"], dtype=np.float64).reshape(-1, 3)
+    if len(triples) != len(names):
+        raise InputError(f"{where}: {len(triples)} keypoints, its category {category['name']!r} names {len(names)}")
+    if not np.isfinite(triples).all():
+        raise InputError(f"{where}: a keypoint is NaN or infinite")
+    x, y, w, h = (float(value) for value in note["bbox"])
+    size = (int(image["height"]), int(image["width"])) if "height" in image and "width" in image else None
+    visible = triples[:, 2] >= (1 if occluded else 2)
+    return AnnotatedObject(
+        id=int(note["id"]),
+        image=images / image["file_name"],
+        image_size=size,
+        category=str(category["name"]),
+        kps_px=masked_points(triples[:, :2], visible),
+        visible=visible,
+        bbox_px=np.array([x, y, x + w, y + h]),
+        kp_names=names,
+    )

@@ -1,0 +1,102 @@
+"""The one contract of all data: pairs of annotated images, and how they become batches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from transformatcher.coords import mirror_box_px, mirror_px, px_to_norm
+from transformatcher.errors import InputError
+from transformatcher.images import read_image, to_tensor
+from transformatcher.schema import ImagePair, PairBatch, Size
+
+SPLITS = ("trn", "val", "test")
+
+# Called with what is wrong; whoever passes one may raise (the default) or collect and go on without that pair.
+OnProblem = Callable[[str], None]
+
+
+def raise_problem(problem: str) -> None:
+    """The default: the first problem ends the loading."""
+    raise InputError(problem)
+
+
+@dataclass(frozen=True)
+class LoadedPair:
+    """One decoded pair: pixels as the network takes them, annotations in pixels of the images (mirrored, if so)."""
+
+    src: Float[Tensor, "3 h w"]
+    trg: Float[Tensor, "3 h w"]
+    src_kps_px: Float[np.ndarray, "n 2"]
+    trg_kps_px: Float[np.ndarray, "n 2"]
+    trg_bbox_px: Float[np.ndarray, "4"] | None
+    src_size: Size
+    trg_size: Size
+    pair: ImagePair
+
+
+def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
+    """Decode both images, mirror them where the record says so, and resize them to ``size`` (h, w)."""
+    src, trg = (read_image(image, orient=pair.orient) for image in (pair.src_image, pair.trg_image))
+    src_size, trg_size = src.shape[:2], trg.shape[:2]
+    src_kps, trg_kps, trg_bbox = pair.src_kps_px, pair.trg_kps_px, pair.trg_bbox_px
+    if pair.flip:
+        src, trg = src[:, ::-1], trg[:, ::-1]
+        src_kps, trg_kps = mirror_px(src_kps, src_size), mirror_px(trg_kps, trg_size)
+        trg_bbox = None if trg_bbox is None else mirror_box_px(trg_bbox, trg_size)
+    return LoadedPair(to_tensor(src, size), to_tensor(trg, size), src_kps, trg_kps, trg_bbox, src_size, trg_size, pair)
+
+
+def collate(loaded: Sequence[LoadedPair]) -> PairBatch:
+    """Decoded pairs → one batch; shorter keypoint lists are filled up and masked."""
+    most = max(len(item.pair.visible) for item in loaded)
+
+    def fill(points: Sequence[np.ndarray], sizes: Sequence[Size]) -> Tensor:
+        out = torch.zeros(len(loaded), most, 2)
+        for row, kps, size in zip(out, points, sizes, strict=True):
+            row[: len(kps)] = torch.from_numpy(px_to_norm(kps, size))
+        return out
+
+    visible = torch.zeros(len(loaded), most, dtype=torch.bool)
+    for row, item in zip(visible, loaded, strict=True):
+        row[: len(item.pair.visible)] = torch.from_numpy(item.pair.visible)
+    src_sizes, trg_sizes = [item.src_size for item in loaded], [item.trg_size for item in loaded]
+    return PairBatch(
+        src=torch.stack([item.src for item in loaded]),
+        trg=torch.stack([item.trg for item in loaded]),
+        src_kps_norm=fill([item.src_kps_px for item in loaded], src_sizes),
+        trg_kps_norm=fill([item.trg_kps_px for item in loaded], trg_sizes),
+        visible=visible,
+        src_sizes=torch.tensor(src_sizes),
+        trg_sizes=torch.tensor(trg_sizes),
+    )
+
+
+def masked_points(points: Float[np.ndarray, "n 2"], visible: np.ndarray) -> Float[np.ndarray, "n 2"]:
+    """Coordinates with those that mean nothing set to zero, so that no NaN travels further."""
+    return np.where(visible[:, None], points, 0.0)
+
+
+def find_split(split: str) -> str:
+    """The usual spellings of a split → trn, val or test."""
+    name = {"train": "trn", "training": "trn", "validation": "val"}.get(split, split)
+    if name not in SPLITS:
+        raise InputError(f"split {split!r} is none of {', '.join(SPLITS)}")
+    return name
+
+
+def need_folder(root: Path, what: str) -> Path:
+    """``root`` if it is a folder, else an error that says what was looked for."""
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder ({what})")
+    return root
+
+
+def need_entries(count: int, where: Path) -> None:
+    """Refuse a list of pairs with nothing in it."""
+    if not count:
+        raise InputError(f"{where}: holds no pair at all")

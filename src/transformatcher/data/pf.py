@@ -1,0 +1,178 @@
+"""PF-PASCAL and PF-WILLOW, as pair lists in csv form → pairs (Ham et al. 2016, 2018)."""
+
+import csv
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from jaxtyping import Float
+from scipy.io import loadmat
+
+from transformatcher.data.pairs import (
+    OnProblem,
+    find_split,
+    masked_points,
+    need_entries,
+    need_folder,
+    raise_problem,
+)
+from transformatcher.errors import InputError
+from transformatcher.schema import ImagePair
+
+# PF-PASCAL's csv numbers the classes of PASCAL VOC from 1, in alphabetical order.
+VOC_CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+
+WILLOW_KEYPOINTS = 10
+
+ReadMat = Callable[[Path], dict[str, np.ndarray]]
+
+
+def load_pfpascal(root: Path, split: str = "test", *, on_problem: OnProblem = raise_problem) -> list[ImagePair]:
+    """``<split>_pairs.csv`` + ``JPEGImages/`` + ``Annotations/<category>/<image>.mat``.
+
+    Keypoints that the csv carries itself (columns XA, YA, XB, YB: lists joined by semicolons) win over the .mat files,
+    which then only give the object boxes.
+    """
+    need_folder(root, "the PF-PASCAL folder, with its pair lists, JPEGImages and Annotations")
+    path = root / f"{find_split(split)}_pairs.csv"
+    folder = root / "PF-dataset-PASCAL" if (root / "PF-dataset-PASCAL").is_dir() else root
+    read_mat = cache(_read_mat)  # an image stands in many pairs
+    pairs = []
+    for line, row in _rows(path, required=("source_image", "target_image", "class")):
+        try:
+            pairs.append(_pascal_pair(row, f"{path}, line {line}", folder, read_mat, name=f"{line - 2:04d}"))
+        except InputError as error:
+            on_problem(str(error))
+    return pairs
+
+
+def load_pfwillow(root: Path, split: str = "test", *, on_problem: OnProblem = raise_problem) -> list[ImagePair]:
+    """``test_pairs.csv`` (imageA, imageB, XA1 … XA10, YA1 …, XB1 …, YB1 …) + one folder of images for each group."""
+    need_folder(root, "the PF-WILLOW folder, with test_pairs.csv and its image folders")
+    if find_split(split) != "test":
+        raise InputError(f"PF-WILLOW has a test split only, not {split!r}")
+    path = root / "test_pairs.csv"
+    if not path.is_file() and (root / "test_pairs_pf.csv").is_file():  # the name in NC-Net's distribution
+        path = root / "test_pairs_pf.csv"
+    columns = {key: [f"{key}{i}" for i in range(1, WILLOW_KEYPOINTS + 1)] for key in ("XA", "YA", "XB", "YB")}
+    pairs = []
+    for line, row in _rows(path, required=("imageA", "imageB", *chain(*columns.values()))):
+        where = f"{path}, line {line}"
+        try:
+            xa, ya, xb, yb = (_numbers([row[name] for name in names], where) for names in columns.values())
+            pairs.append(
+                ImagePair(
+                    name=f"{line - 2:04d}-{_stem(row['imageA'])}-{_stem(row['imageB'])}",
+                    category=PurePosixPath(row["imageA"]).parent.name,
+                    src_image=_willow_image(root, row["imageA"]),
+                    trg_image=_willow_image(root, row["imageB"]),
+                    src_kps_px=np.stack([xa, ya], axis=1),
+                    trg_kps_px=np.stack([xb, yb], axis=1),
+                    visible=np.ones(WILLOW_KEYPOINTS, dtype=bool),
+                )
+            )
+        except InputError as error:
+            on_problem(str(error))
+    return pairs
+
+
+def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat, name: str) -> ImagePair:
+    number = row["class"].strip()
+    if not number.isdigit() or not 1 <= int(number) <= len(VOC_CLASSES):
+        raise InputError(f"{where}: class {number!r} is not a number from 1 to {len(VOC_CLASSES)}")
+    category = VOC_CLASSES[int(number) - 1]
+    src_mat, trg_mat = (
+        root / "Annotations" / category / f"{_stem(row[key])}.mat" for key in ("source_image", "target_image")
+    )
+    src_box, trg_box = _box(src_mat, read_mat), _box(trg_mat, read_mat)
+    if all(row.get(key) for key in ("XA", "YA", "XB", "YB")):
+        xa, ya, xb, yb = (_numbers(row[key].split(";"), where) for key in ("XA", "YA", "XB", "YB"))
+        if not len(xa) == len(ya) == len(xb) == len(yb):
+            raise InputError(f"{where}: XA, YA, XB, YB hold {len(xa)}, {len(ya)}, {len(xb)}, {len(yb)} numbers")
+        src_kps, trg_kps = np.stack([xa, ya], axis=1), np.stack([xb, yb], axis=1)
+        visible = np.ones(len(xa), dtype=bool)
+    else:
+        src_kps, trg_kps = _keypoints(src_mat, read_mat), _keypoints(trg_mat, read_mat)
+        if len(src_kps) != len(trg_kps):
+            raise InputError(f"{where}: {src_mat} has {len(src_kps)} keypoints and {trg_mat} has {len(trg_kps)}")
+        visible = np.isfinite(src_kps).all(axis=1) & np.isfinite(trg_kps).all(axis=1)
+        if not visible.any():
+            raise InputError(f"{where}: no keypoint is visible in both images")
+    return ImagePair(
+        name=f"{name}-{_stem(row['source_image'])}-{_stem(row['target_image'])}-{category}",
+        category=category,
+        src_image=root / "JPEGImages" / PurePosixPath(row["source_image"]).name,
+        trg_image=root / "JPEGImages" / PurePosixPath(row["target_image"]).name,
+        src_kps_px=masked_points(src_kps, visible),
+        trg_kps_px=masked_points(trg_kps, visible),
+        visible=visible,
+        src_bbox_px=src_box,
+        trg_bbox_px=trg_box,
+        flip=row.get("flip", "0").strip() == "1",
+    )
+
+
+def _rows(path: Path, required: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """(line number, columns) of a csv file that must have the ``required`` columns."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such list of pairs")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in required if name not in (reader.fieldnames or [])]
+        if missing:
+            found = ", ".join(reader.fieldnames or []) or "nothing"
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise InputError(f"{path}: column {missing[0]!r}{more} is missing; the first line has {found}")
+        rows = [(reader.line_num, {key: value or "" for key, value in row.items() if key}) for row in reader]
+    need_entries(len(rows), path)
+    return rows
+
+
+def _numbers(texts: Sequence[str], where: str) -> Float[np.ndarray, " n"]:
+    try:
+        values = np.array([float(text) for text in texts])
+    except ValueError as error:
+        raise InputError(f"{where}: malformed keypoint ({error})") from error
+    if not np.isfinite(values).all():
+        raise InputError(f"{where}: a keypoint is NaN or infinite")
+    return values
+
+
+def _read_mat(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such annotation")
+    try:
+        return dict(loadmat(str(path)))
+    except Exception as error:  # scipy raises whatever its parser stumbled upon
+        raise InputError(f"{path}: not a readable .mat file ({error})") from error
+
+
+def _keypoints(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "n 2"]:
+    """n × 2, NaN where a keypoint is not visible (the dataset's own convention, turned into a mask by the caller)."""
+    kps = read_mat(path).get("kps")
+    if kps is None or kps.ndim != 2 or kps.shape[1] != 2:
+        raise InputError(f"{path}: expected 'kps' of n × 2 numbers, found {None if kps is None else kps.shape}")
+    return kps.astype(np.float64)
+
+
+def _box(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "4"] | None:
+    """x0, y0, x1, y1, or None where the file, or the box in it, is missing."""
+    box = read_mat(path).get("bbox") if path.is_file() else None
+    return box.astype(np.float64).reshape(4) if box is not None and box.size == 4 else None
+
+
+def _willow_image(root: Path, name: str) -> Path:
+    """The image, wherever the distribution keeps its group folders: beside the csv or in PF-dataset/."""
+    group_and_file = PurePosixPath(name).parts[-2:]
+    places = [root.joinpath(*PurePosixPath(name).parts), root.joinpath(*group_and_file)]
+    places.append(root.joinpath("PF-dataset", *group_and_file))
+    return next((place for place in places if place.is_file()), places[0])
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem

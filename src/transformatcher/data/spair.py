@@ -1,0 +1,73 @@
+"""SPair-71k as its authors lay it out → pairs (Min et al. 2019)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformatcher.data.pairs import OnProblem, find_split, need_entries, need_folder, raise_problem
+from transformatcher.errors import InputError
+from transformatcher.schema import ImagePair
+
+DIFFICULTY = {
+    "viewpoint": "viewpoint_variation",
+    "scale": "scale_variation",
+    "truncation": "truncation",
+    "occlusion": "occlusion",
+}
+
+
+def load_spair(
+    root: Path, split: str = "test", *, layout: str = "large", on_problem: OnProblem = raise_problem
+) -> list[ImagePair]:
+    """``Layout/<layout>/<split>.txt`` + ``PairAnnotation/<split>/*.json`` + ``JPEGImages/<category>/*``."""
+    need_folder(root, "the SPair-71k folder, with Layout, PairAnnotation and JPEGImages in it")
+    split = find_split(split)
+    listing = root / "Layout" / layout / f"{split}.txt"
+    if not listing.is_file():
+        raise InputError(f"{listing}: no such list of pairs; is {root} the SPair-71k folder and {split!r} in it?")
+    folder = root / "PairAnnotation" / split
+    names = listing.read_text(encoding="utf-8").split()
+    need_entries(len(names), listing)
+    pairs = []
+    for name in names:
+        path = folder / f"{name}.json"
+        if not path.is_file():  # unpacked on Windows, where file names have no colon
+            path = folder / f"{name.replace(':', '_')}.json"
+        try:
+            pairs.append(_read_pair(name, path, root / "JPEGImages"))
+        except InputError as error:
+            on_problem(str(error))
+    return pairs
+
+
+def _read_pair(name: str, path: Path, images: Path) -> ImagePair:
+    if not path.is_file():
+        raise InputError(f"{path}: no such annotation")
+    try:
+        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        src_kps, trg_kps = (np.array(note[key], dtype=np.float64).reshape(-1, 2) for key in ("src_kps", "trg_kps"))
+        boxes = [np.array(note[key], dtype=np.float64).reshape(4) for key in ("src_bndbox", "trg_bndbox")]
+        category, src_name, trg_name = (str(note[key]) for key in ("category", "src_imname", "trg_imname"))
+        difficulty = {factor: int(note[key]) for factor, key in DIFFICULTY.items() if key in note}
+    except KeyError as error:
+        raise InputError(f"{path}: malformed annotation, key {error} is missing") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: malformed annotation ({error})") from error
+    if len(src_kps) != len(trg_kps) or not len(src_kps):
+        raise InputError(f"{path}: {len(src_kps)} source and {len(trg_kps)} target keypoints")
+    if not (np.isfinite(src_kps).all() and np.isfinite(trg_kps).all()):
+        raise InputError(f"{path}: a keypoint is NaN or infinite")
+    return ImagePair(
+        name=name,
+        category=category,
+        src_image=images / category / src_name,
+        trg_image=images / category / trg_name,
+        src_kps_px=src_kps,
+        trg_kps_px=trg_kps,
+        visible=np.ones(len(src_kps), dtype=bool),
+        src_bbox_px=boxes[0],
+        trg_bbox_px=boxes[1],
+        difficulty=difficulty,
+    )

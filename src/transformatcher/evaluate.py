@@ -1,0 +1,283 @@
+"""Matcher and pairs → predictions on disk → scores. Two passes, so that another protocol costs only seconds."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from transformatcher.coords import norm_to_px, rescale_px
+from transformatcher.data.pairs import LoadedPair, collate, load_pair
+from transformatcher.errors import InputError
+from transformatcher.keypoints import bilinear_sample
+from transformatcher.metrics import (
+    ALPHAS,
+    KINDS,
+    Kind,
+    bootstrap_ci95,
+    bootstrap_weights,
+    correct_points,
+    pck_per_pair,
+    pck_per_point,
+    point_errors,
+    reference_length,
+)
+from transformatcher.models.matcher import TransforMatcher
+from transformatcher.schema import ImagePair, Size
+
+PREDICTIONS, RUN, SCORES = "predictions.jsonl", "run.json", "scores.json"
+LEVELS = ("easy", "medium", "hard")
+PUBLISHED_FRAME: Size = (240, 240)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """All that scoring needs to know of one pair: visible keypoints only, in pixels of the original images."""
+
+    name: str
+    category: str
+    src_size: list[int]
+    trg_size: list[int]
+    kp_index: list[int]  # which of the benchmark's keypoints these are
+    src_kps: list[list[float]]
+    trg_kps: list[list[float]]
+    pred_kps: list[list[float]]
+    peak: list[float]  # how sharp the match distribution is at each keypoint
+    trg_bbox: list[float] | None
+    difficulty: dict[str, int]
+
+
+# ---------------------------------------------------------------- pass 1: predictions
+
+
+def predict_to_disk(
+    model: TransforMatcher,
+    pairs: Sequence[ImagePair],
+    out: Path,
+    run: Mapping[str, Any],
+    *,
+    image_size: Size,
+    device: torch.device,
+    batch: int = 8,
+    workers: int = 0,
+    overwrite: bool = False,
+    track: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Path:
+    """Predict every pair's keypoints and append them to ``out/predictions.jsonl``; pairs already there are skipped.
+
+    Args:
+        model: in evaluation mode, on ``device``.
+        pairs: with distinct names.
+        out: created if need be. A folder that holds predictions of another ``run`` is refused.
+        run: what the predictions depend on (model, weights, data), kept in ``out/run.json``.
+        image_size, device, batch, workers: how to run.
+        overwrite: throw away what is there, whatever run it came from.
+        track: called with the numbers of pairs done and in all.
+    """
+    path = _prepare_folder(out, run, overwrite)
+    done = {prediction.name for prediction in _read_lines(path)} if path.exists() else set()
+    todo = [pair for pair in pairs if pair.name not in done]
+    track(len(pairs) - len(todo), len(pairs))
+    with path.open("a", encoding="utf-8") as file:
+        for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, workers), 1):
+            file.write(json.dumps(asdict(prediction)) + "\n")
+            file.flush()
+            track(len(pairs) - len(todo) + count, len(pairs))
+    return path
+
+
+def read_predictions(out: Path) -> list[Prediction]:
+    """What :func:`predict_to_disk` left in a folder."""
+    path = out / PREDICTIONS
+    if not path.is_file():
+        raise InputError(f"{path}: no predictions there; run transformatcher eval first")
+    predictions = list(_read_lines(path))
+    if not predictions:
+        raise InputError(f"{path}: holds no predictions")
+    return predictions
+
+
+class _Decoded(Dataset[LoadedPair]):
+    """Pairs, decoded when asked for."""
+
+    def __init__(self, pairs: Sequence[ImagePair], size: Size) -> None:
+        self.pairs, self.size = pairs, size
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> LoadedPair:
+        return load_pair(self.pairs[index], self.size)
+
+
+@torch.inference_mode()
+def _predict(
+    model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, workers: int
+) -> Iterator[Prediction]:
+    loader = DataLoader(_Decoded(pairs, size), batch, num_workers=workers, collate_fn=list)
+    for loaded in loader:
+        tensors = collate(loaded)
+        flow = model(tensors.src.to(device), tensors.trg.to(device))
+        src_kps = tensors.src_kps_norm.to(device)
+        trg_norm = model.transfer(flow, src_kps).double().cpu().numpy()
+        peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
+        for row, item in enumerate(loaded):
+            index = np.flatnonzero(item.pair.visible)
+            yield Prediction(
+                name=item.pair.name,
+                category=item.pair.category,
+                src_size=list(item.src_size),
+                trg_size=list(item.trg_size),
+                kp_index=index.tolist(),
+                src_kps=item.src_kps_px[index].round(4).tolist(),
+                trg_kps=item.trg_kps_px[index].round(4).tolist(),
+                pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
+                peak=peak[row, index].round(6).tolist(),
+                trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
+                difficulty=dict(item.pair.difficulty),
+            )
+
+
+def _prepare_folder(out: Path, run: Mapping[str, Any], overwrite: bool) -> Path:
+    run_path, path = out / RUN, out / PREDICTIONS
+    text = json.dumps(run, indent=2, sort_keys=True) + "\n"
+    if overwrite:
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        before = json.loads(run_path.read_text(encoding="utf-8")) if run_path.is_file() else {}
+        differing = [key for key in sorted({*before, *run}) if before.get(key) != json.loads(text).get(key)]
+        if differing:
+            raise InputError(
+                f"{out}: holds predictions of another run ({', '.join(differing)} differ); "
+                "choose another --out, or give --overwrite"
+            )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        run_path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written to ({error.strerror})") from error
+    return path
+
+
+def _read_lines(path: Path) -> Iterator[Prediction]:
+    """Every whole line; one that was cut off by an interruption is removed from the file."""
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            yield Prediction(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}, line {number}: not a prediction ({error})") from error
+
+
+# ---------------------------------------------------------------- pass 2: scores
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """One pair in the chosen frame: its errors, and the lengths they are measured against."""
+
+    category: str
+    difficulty: Mapping[str, int]
+    errors: np.ndarray  # (n,)
+    lengths: Mapping[Kind, float]
+
+
+def score(
+    predictions: Sequence[Prediction], *, frame: Size | None = PUBLISHED_FRAME, alphas: Sequence[float] = ALPHAS
+) -> dict[str, Any]:
+    """Predictions → PCK for every threshold kind and α, in all, by category and by difficulty.
+
+    Args:
+        predictions: of any benchmark; a kind is left out where a pair has no box for it.
+        frame: the (h, w) every target is resized to before distances are taken, boxes with it (published numbers use
+            240 × 240), or None for the original pixels.
+        alphas: tolerances.
+    """
+    pairs = [_in_frame(prediction, frame) for prediction in predictions]
+    kinds = [kind for kind in KINDS if all(kind in pair.lengths for pair in pairs)]
+    factors = sorted({factor for pair in pairs for factor in pair.difficulty})
+
+    def table(group: Sequence[_Scored]) -> dict[str, Any]:
+        weights = bootstrap_weights(len(group))
+        return {kind: {f"{alpha:g}": _cell(group, kind, alpha, weights) for alpha in alphas} for kind in kinds}
+
+    def groups(key: Callable[[_Scored], str | None]) -> dict[str, Any]:
+        names = sorted({name for pair in pairs if (name := key(pair)) is not None}, key=_level_order)
+        return {name: table([pair for pair in pairs if key(pair) == name]) for name in names}
+
+    return {
+        "n_pairs": len(pairs),
+        "n_points": sum(len(pair.errors) for pair in pairs),
+        "frame": "original" if frame is None else f"{frame[0]}x{frame[1]}",
+        "pck": table(pairs),
+        "per_category": groups(lambda pair: pair.category),
+        "difficulty": {factor: groups(partial(_level, factor)) for factor in factors},
+    }
+
+
+def _in_frame(prediction: Prediction, frame: Size | None) -> _Scored:
+    size = (prediction.trg_size[0], prediction.trg_size[1])
+    new = frame or size
+    true, predicted = (rescale_px(np.array(kps), size, new) for kps in (prediction.trg_kps, prediction.pred_kps))
+    bbox = None
+    if prediction.trg_bbox is not None:
+        bbox = rescale_px(np.array(prediction.trg_bbox).reshape(2, 2), size, new).reshape(4)
+    lengths = {kind: reference_length(kind, size=new, kps=true, bbox=bbox) for kind in KINDS}
+    return _Scored(
+        category=prediction.category,
+        difficulty=prediction.difficulty,
+        errors=point_errors(predicted, true),
+        lengths={kind: length for kind, length in lengths.items() if length is not None},
+    )
+
+
+def _cell(group: Sequence[_Scored], kind: Kind, alpha: float, weights: np.ndarray) -> dict[str, Any]:
+    correct = [correct_points(pair.errors, pair.lengths[kind], alpha) for pair in group]
+    low, high = bootstrap_ci95(np.array([100 * pair.mean() for pair in correct]), weights)
+    return {
+        "per_pair": round(pck_per_pair(correct), 3),
+        "per_point": round(pck_per_point(correct), 3),
+        "ci95": [round(low, 3), round(high, 3)],
+    }
+
+
+def _level(factor: str, pair: _Scored) -> str | None:
+    level = pair.difficulty.get(factor)
+    return None if level is None else LEVELS[level]
+
+
+def _level_order(name: str) -> tuple[int, str]:
+    return (LEVELS.index(name) if name in LEVELS else 0, name)
+
+
+def write_scores(out: Path, scores: Mapping[str, Any]) -> Path:
+    """Scores → ``out/scores.json``."""
+    path = out / SCORES
+    path.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def parse_frame(text: str) -> Size | None:
+    """``original``, ``240`` or ``240x320`` (h × w) → a frame."""
+    if text == "original":
+        return None
+    parts = text.lower().split("x")
+    if not 1 <= len(parts) <= 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"frame {text!r}: expected 'original', a side such as 240, or HEIGHTxWIDTH")
+    return int(parts[0]), int(parts[-1])
+
+
+def parse_alphas(values: Iterable[float]) -> list[float]:
+    """Tolerances in rising order; all must be positive."""
+    alphas = sorted(set(values))
+    if not alphas or alphas[0] <= 0:
+        raise InputError(f"alpha {alphas}: tolerances must be positive")
+    return alphas

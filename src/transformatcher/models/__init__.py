@@ -1,0 +1,1 @@
+"""Images → features → correlation → match-to-match attention → flow. Read ``matcher.py`` first."""

@@ -1,0 +1,68 @@
+"""Features of two images → one similarity map for each layer, all on one 4-D grid (section 4.1)."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformatcher.errors import InputError
+from transformatcher.models.resize4d import resize2d, resize4d
+from transformatcher.schema import Size
+
+
+def cosine_correlation(
+    src: Float[Tensor, "b c hs ws"], trg: Float[Tensor, "b c ht wt"]
+) -> Float[Tensor, "b hs ws ht wt"]:
+    """ReLU of the cosine similarity of every source cell with every target cell (Eq. 4)."""
+    return dot_correlation(F.normalize(src, dim=1), F.normalize(trg, dim=1))
+
+
+def dot_correlation(src: Float[Tensor, "b c hs ws"], trg: Float[Tensor, "b c ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
+    """ReLU of the dot product of every source cell with every target cell."""
+    flat = src.flatten(2).transpose(1, 2) @ trg.flatten(2)  # (b, hs·ws, ht·wt)
+    return flat.relu().reshape(len(src), *src.shape[2:], *trg.shape[2:])
+
+
+class MultiLevelCorrelation(nn.Module):
+    """One correlation channel for each feature layer; the layers' scores become the features of a match.
+
+    Args:
+        resize: what is interpolated to the common grid. ``resize-correlation``: the 4-D maps, as the paper says.
+            ``resize-features``: the normalised features (not normalised again), as the released code does; cheaper, and
+            equal for layers that have the common grid already.
+        grid: (h, w) of the common grid, or None for the finest grid among the layers, on either side.
+    """
+
+    def __init__(
+        self,
+        resize: Literal["resize-correlation", "resize-features"] = "resize-correlation",
+        grid: Size | None = None,
+    ) -> None:
+        super().__init__()
+        self.resize = resize
+        self.grid = grid
+
+    def forward(
+        self, src: Sequence[Float[Tensor, "b _ _ _"]], trg: Sequence[Float[Tensor, "b _ _ _"]]
+    ) -> Float[Tensor, "b l hs ws ht wt"]:
+        """Two lists of feature maps, the same layers in the same order → the stacked maps."""
+        if len(src) != len(trg) or not src:
+            raise InputError(f"correlation needs the same layers of both images, got {len(src)} and {len(trg)}")
+        src_grid, trg_grid = self.grid or finest_grid(src), self.grid or finest_grid(trg)
+        maps = []
+        for f_src, f_trg in zip(src, trg, strict=True):
+            if self.resize == "resize-features":
+                f_src, f_trg = F.normalize(f_src, dim=1), F.normalize(f_trg, dim=1)
+                maps.append(dot_correlation(resize2d(f_src, src_grid), resize2d(f_trg, trg_grid)))
+            else:
+                maps.append(resize4d(cosine_correlation(f_src, f_trg), src_grid, trg_grid))
+        return torch.stack(maps, dim=1)
+
+
+def finest_grid(features: Sequence[Float[Tensor, "b _ _ _"]]) -> Size:
+    """The (h, w) of the layer with the most cells."""
+    h, w = max((feature.shape[-2:] for feature in features), key=lambda hw: hw[0] * hw[1])
+    return h, w

@@ -1,0 +1,80 @@
+"""Refined 4-D map → dense flow field: upsample, smooth, normalise, take the expectation (section 4.3)."""
+
+from typing import Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformatcher.coords import grid_norm
+from transformatcher.models.resize4d import resize4d
+from transformatcher.schema import Flow
+
+GaussianOn = Literal["logits", "probabilities", "none"]
+
+
+def gaussian_at_peak(scores: Float[Tensor, "b hs ws ht wt"], sigma: float) -> Float[Tensor, "b hs ws ht wt"]:
+    """exp(-d²/2σ²), d being the distance in cells from each target cell to the best one of that source cell."""
+    ht, wt = scores.shape[3:]
+    best = scores.flatten(3).argmax(dim=3)  # (b, hs, ws)
+    ys = torch.arange(ht, device=scores.device, dtype=scores.dtype) - (best // wt)[..., None]  # (b, hs, ws, ht)
+    xs = torch.arange(wt, device=scores.device, dtype=scores.dtype) - (best % wt)[..., None]  # (b, hs, ws, wt)
+    along_y, along_x = (torch.exp(-(d**2) / (2 * sigma**2)) for d in (ys, xs))
+    return along_y[..., :, None] * along_x[..., None, :]
+
+
+def match_distribution(
+    scores: Float[Tensor, "b hs ws ht wt"], *, sigma: float, temperature: float, gaussian: GaussianOn
+) -> Float[Tensor, "b hs ws ht wt"]:
+    """Scores → for each source cell, a probability over the target cells (the paper's C^norm).
+
+    ``gaussian`` says what the kernel at the peak multiplies. ``logits`` is the paper's formula; where logits are
+    negative it raises the far cells instead of the peak. ``probabilities`` always favours the peak's neighbourhood.
+    """
+    logits = scores / temperature
+    if gaussian == "logits":
+        logits = gaussian_at_peak(scores, sigma) * logits
+    probabilities = logits.flatten(3).softmax(dim=3).reshape(scores.shape)
+    if gaussian == "probabilities":
+        probabilities = gaussian_at_peak(scores, sigma) * probabilities
+        probabilities = probabilities / probabilities.sum(dim=(3, 4), keepdim=True)
+    return probabilities
+
+
+class KernelSoftArgmax(nn.Module):
+    """The read-out of the paper: 4-D upsampling, kernel soft-argmax, expectation.
+
+    Args:
+        upsample: factor for each of the four axes.
+        sigma: of the Gaussian at the peak, in cells of the upsampled grid.
+        temperature: divides the scores before the softmax.
+        gaussian: see :func:`match_distribution`.
+    """
+
+    def __init__(
+        self, upsample: int = 2, sigma: float = 10.0, temperature: float = 1.0, gaussian: GaussianOn = "logits"
+    ) -> None:
+        super().__init__()
+        self.upsample = upsample
+        self.sigma = sigma
+        self.temperature = temperature
+        self.gaussian: GaussianOn = gaussian
+
+    def forward(self, refined: Float[Tensor, "b hs ws ht wt"]) -> Flow:
+        """Expectation of the target position, for each cell of the upsampled source grid."""
+        p = self.distribution(refined)
+        positions = grid_norm((p.shape[3], p.shape[4]), like=p)
+        expected = torch.einsum("bijkl,klc->bijc", p, positions)
+        return Flow(trg_norm=expected, peak=p.amax(dim=(3, 4)))
+
+    def distribution(self, refined: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b hs2 ws2 ht2 wt2"]:
+        """The probability of every target cell, for each cell of the upsampled source grid."""
+        hs, ws, ht, wt = (self.upsample * n for n in refined.shape[1:])
+        scores = resize4d(refined, (hs, ws), (ht, wt))
+        return match_distribution(scores, sigma=self.sigma, temperature=self.temperature, gaussian=self.gaussian)
+
+
+def reverse(corr: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b ht wt hs ws"]:
+    """The same scores, read from target to source."""
+    return rearrange(corr, "b hs ws ht wt -> b ht wt hs ws")

@@ -1,0 +1,70 @@
+"""Multi-channel correlation → one refined score for every candidate match (section 4.2)."""
+
+from collections.abc import Callable
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformatcher.errors import InputError
+from transformatcher.models.attention import PaperAttention
+from transformatcher.models.rotary import Grid4
+
+
+class Block(nn.Module):
+    """Pre-norm residual block: attention over all matches, then a small MLP on each."""
+
+    def __init__(self, attention: nn.Module, dim: int, ffn_ratio: int) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(dim)
+        self.attention = attention
+        self.norm_ffn = nn.LayerNorm(dim)
+        self.ffn = nn.Sequential(nn.Linear(dim, ffn_ratio * dim), nn.GELU(), nn.Linear(ffn_ratio * dim, dim))
+
+    def forward(self, x: Float[Tensor, "b t d"], grid: Grid4) -> Float[Tensor, "b t d"]:
+        """Matches of ``grid`` → refined matches."""
+        x = x + self.attention(self.norm_attention(x), grid)
+        return x + self.ffn(self.norm_ffn(x))
+
+
+class MatchToMatch(nn.Module):
+    """Every candidate match is a token; its features are its similarities at all layers.
+
+    Args:
+        layers: channels of the correlation.
+        dim: channels of a match inside the module (D_in).
+        depth: number of blocks (N).
+        ffn_ratio: hidden channels of a block's MLP, as a multiple of ``dim``.
+        make_attention: called once for each block; returns a module ``(x, grid) → x`` for tokens ``(b, t, dim)``.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        dim: int = 16,
+        depth: int = 6,
+        ffn_ratio: int = 4,
+        make_attention: Callable[[int], nn.Module] = PaperAttention,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Linear(layers, dim)
+        self.blocks = nn.ModuleList(Block(make_attention(dim), dim, ffn_ratio) for _ in range(depth))
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
+        """The refined map; its values are logits of any sign."""
+        if corr.shape[1] != self.embed.in_features:
+            raise InputError(f"matcher built for {self.embed.in_features} correlation layers, got {corr.shape[1]}")
+        hs, ws, ht, wt = corr.shape[2:]
+        x = self.embed(rearrange(corr, "b l hs ws ht wt -> b (hs ws ht wt) l"))  # (b, t, d)
+        for block in self.blocks:
+            x = block(x, (hs, ws, ht, wt))
+        return rearrange(self.score(x), "b (hs ws ht wt) 1 -> b hs ws ht wt", hs=hs, ws=ws, ht=ht)
+
+
+class MeanCorrelation(nn.Module):
+    """No learned matcher: the mean over the layers. The baseline beside which every trained number stands."""
+
+    def forward(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
+        """The mean map, in [0, 1]."""
+        return corr.mean(dim=1)

@@ -1,0 +1,88 @@
+"""Position of a match on the 4-D grid → a rotation of its queries and keys (section 4.2, "4D rotary …").
+
+A head's channels are taken in neighbouring couples; each couple is a plane, and a position turns each plane by an
+angle. The dot product of two rotated vectors then depends on the offset of the two positions alone.
+"""
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformatcher.errors import InputError
+
+Grid4 = tuple[int, int, int, int]  # hs, ws, ht, wt
+
+
+class Position(nn.Module):
+    """What an attention layer may ask: turn these vectors by the positions of their matches."""
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
+        """Vectors of the matches of ``grid``, flattened in the order hs, ws, ht, wt → the rotated vectors."""
+
+
+class NoPosition(Position):
+    """Matches without a place."""
+
+    def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:  # noqa: ARG002
+        """The vectors as they are."""
+        return x
+
+
+class AxialRotary(Position):
+    """A true 4-D rotary embedding: each of the axes ys, xs, yt, xt turns planes of its own.
+
+    The planes of all heads are dealt out to the axes in turn, and each axis' planes to its frequencies, from fast to
+    slow: 8 heads × 2 planes = 4 axes × 4 frequencies.
+
+    Args:
+        heads, head_dim: of the attention layer.
+        base: frequency f of F turns by base^(-f/F) radians a cell. 100 suits grids of tens of cells (Heo et al. 2024,
+            "Rotary Position Embedding for Vision Transformer"); language models use 10,000 for thousands of positions.
+        frequencies: F, at most what the planes allow; with fewer, several planes share one.
+    """
+
+    angle_of_plane: Tensor  # (4, heads, planes): radians a step along each axis; one axis of the four is not zero
+
+    def __init__(self, heads: int, head_dim: int, base: float = 100.0, frequencies: int | None = None) -> None:
+        super().__init__()
+        if head_dim % 2 or heads * head_dim % 8:
+            raise InputError(
+                f"axial rotary embedding: {heads} heads of {head_dim} channels give {heads * head_dim / 2:g} planes; "
+                "four axes need an even head_dim and a multiple of 4 planes"
+            )
+        n_planes = heads * head_dim // 2
+        frequencies = n_planes // 4 if frequencies is None else frequencies
+        if not 1 <= frequencies <= n_planes // 4:
+            raise InputError(f"axial rotary embedding: {frequencies} frequencies; {n_planes // 4} fit, 1 is the least")
+        plane = torch.arange(n_planes)
+        rate = base ** (-(plane // 4 % frequencies) / frequencies)  # (planes of all heads,)
+        angles = torch.zeros(4, n_planes, dtype=torch.float64)
+        angles[plane % 4, plane] = rate.double()
+        self.register_buffer("angle_of_plane", angles.reshape(4, heads, head_dim // 2), persistent=False)
+
+    def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
+        """Turn plane p of head h of match m by Σ_axis position[m, axis] · angle_of_plane[axis, h, p]."""
+        axes = [torch.arange(n, device=x.device, dtype=torch.float64) for n in grid]
+        positions = torch.cartesian_prod(*axes)  # (t, 4)
+        angles = torch.einsum("ta,ahp->htp", positions, self.angle_of_plane.double())
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)  # (heads, t, planes)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+class Checkerboard(Position):
+    """What the released code's rotary embedding amounts to: the sign (-1)^(ys + xs + yt + xt).
+
+    It turns every plane by π or 5π times the flattened index of a match, and every multiple of π is a sign. On its odd
+    15-cell axes the parity of that index is the parity of the four coordinates' sum.
+    """
+
+    # DEVIATION: on axes of even length the flattened index would alternate along xt alone; we keep the checkerboard.
+    def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
+        """Flip the sign of every second match along each axis."""
+        hs, ws, ht, wt = (1 - 2 * (torch.arange(n, device=x.device) % 2).to(x.dtype) for n in grid)
+        signs = torch.einsum("i,j,k,l->ijkl", hs, ws, ht, wt).flatten()  # (t,)
+        return x * signs[:, None]

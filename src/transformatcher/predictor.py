@@ -1,0 +1,134 @@
+"""Two photos in, corresponding points out: the façade that most people use."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+
+from transformatcher.checkpoint import load_checkpoint
+from transformatcher.config import ModelConfig, model_config
+from transformatcher.coords import grid_norm, norm_to_cell, norm_to_px, px_to_norm
+from transformatcher.errors import InputError
+from transformatcher.images import read_image, to_tensor
+from transformatcher.keypoints import bilinear_sample
+from transformatcher.models.backbone import load_backbone_weights
+from transformatcher.models.build import build_matcher
+from transformatcher.models.flow import reverse
+from transformatcher.models.matcher import TransforMatcher
+from transformatcher.schema import Matches, Size
+
+Photo = str | Path | Image.Image | UInt8[np.ndarray, "h w 3"]
+
+
+class Matcher:
+    """A model with everything around it: reading, resizing, coordinates.
+
+    Args:
+        model: with its weights.
+        config: the one it was built from.
+        device: "auto" takes a GPU where there is one.
+    """
+
+    def __init__(self, model: TransforMatcher, config: ModelConfig, device: str = "auto") -> None:
+        self.device = pick_device(device)
+        self.model = model.eval().to(self.device)
+        self.config = config
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path | None = None, device: str = "auto") -> "Matcher":
+        """The checkpoint in a local folder."""
+        if path is None:
+            raise InputError(
+                "no trained model ships with this version yet; name a checkpoint folder, "
+                "or use Matcher.raw(backbone_weights) for raw correlation"
+            )
+        return cls(*load_checkpoint(Path(path)), device=device)
+
+    @classmethod
+    def raw(cls, backbone: str, weights: str | None, device: str = "auto", *, download: bool = False) -> "Matcher":
+        """No trained matcher: the mean correlation of a backbone's layers.
+
+        Args:
+            backbone: resnet50, resnet50_v1 or resnet101.
+            weights: a .safetensors file or the name of torchvision weights; None leaves them random.
+            device: as for the constructor.
+            download: let torchvision fetch named weights that are not in its cache.
+        """
+        config = model_config({"variant": "raw", "backbone": backbone})
+        model = build_matcher(config)
+        if weights is not None:
+            load_backbone_weights(model.backbone, weights, download=download)
+        return cls(model, config, device)
+
+    @torch.inference_mode()
+    def match(self, src: Photo, trg: Photo, keypoints: Sequence[Sequence[float]] | np.ndarray | None = None) -> Matches:
+        """Find points of one photo on another.
+
+        Args:
+            src, trg: paths, PIL images or RGB arrays, of any sizes.
+            keypoints: (n, 2) points (x, y) in pixels of ``src``; None for the mutually consistent cells of the grid.
+        """
+        src_image, trg_image = _pixels(src), _pixels(trg)
+        src_size, trg_size = src_image.shape[:2], trg_image.shape[:2]
+        tensors = torch.stack([to_tensor(image, self.config.image_size) for image in (src_image, trg_image)])
+        features = self.model.encode(tensors.to(self.device))
+        refined = self.model.refine([f[:1] for f in features], [f[1:] for f in features])
+        flow = self.model.readout(refined)
+        if keypoints is None:
+            src_norm, trg_norm = self._consistent_cells(refined, flow.trg_norm)
+        else:
+            points = check_points(keypoints, src_size, "source keypoints")
+            src_norm = torch.from_numpy(px_to_norm(points, src_size)).float().to(self.device)
+            trg_norm = self.model.transfer(flow, src_norm[None])[0]
+        peak = bilinear_sample(flow.peak[..., None], src_norm[None])[0, :, 0]
+        return Matches(
+            keypoints0=norm_to_px(src_norm.double().cpu().numpy(), src_size),
+            keypoints1=norm_to_px(trg_norm.double().cpu().numpy(), trg_size),
+            confidence=peak.double().cpu().numpy(),
+        )
+
+    def _consistent_cells(self, refined: torch.Tensor, flow: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cells of the correlation grid that come back to within one cell of themselves when matched there and back."""
+        grid: Size = (refined.shape[1], refined.shape[2])
+        src_norm = grid_norm(grid, like=refined).flatten(0, 1)
+        trg_norm = bilinear_sample(flow, src_norm[None])[0]
+        back_norm = bilinear_sample(self.model.readout(reverse(refined)).trg_norm, trg_norm[None])[0]
+        drift = (norm_to_cell(back_norm, grid) - norm_to_cell(src_norm, grid)).norm(dim=1)
+        return src_norm[drift < 1], trg_norm[drift < 1]
+
+
+def pick_device(name: str) -> torch.device:
+    """auto, cpu, cuda, cuda:1, … → a device that is there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"device {name!r}: choose auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {name!r}: torch finds no CUDA device here; choose auto or cpu")
+    return device
+
+
+def check_points(points: Sequence[Sequence[float]] | np.ndarray, size: Size, what: str) -> Float[np.ndarray, "n 2"]:
+    """Points that are finite and inside an image of ``size`` (h, w), or an error that names the first that is not."""
+    try:
+        array = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    except ValueError as error:
+        raise InputError(f"{what}: expected points (x, y), {error}") from error
+    h, w = size
+    for index, (x, y) in enumerate(array):
+        if not (np.isfinite(x) and np.isfinite(y)):
+            raise InputError(f"{what}: number {index} is ({x}, {y})")
+        if not (0 <= x <= w and 0 <= y <= h):
+            raise InputError(f"{what}: number {index}, ({x:g}, {y:g}), lies outside the image of {w} × {h} pixels")
+    return array
+
+
+def _pixels(photo: Photo) -> UInt8[np.ndarray, "h w 3"]:
+    if isinstance(photo, Image.Image):
+        return np.array(photo.convert("RGB"))
+    return read_image(Path(photo) if isinstance(photo, str) else photo)

@@ -1,0 +1,51 @@
+"""safetensors file ↔ module, strictly: every key and shape must fit, and the first that does not is named."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from transformatcher.errors import InputError
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A safetensors file → its tensors and its metadata."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such weights file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Copy ``tensors`` into ``module``, or say which keys and shapes differ and change nothing."""
+    wanted = module.state_dict()
+    given = dict(tensors)
+    for key, value in wanted.items():  # batch-norm's step counter is not part of what a network computes
+        if key.endswith("num_batches_tracked"):
+            given.setdefault(key, value)
+    differences = [
+        ("missing", sorted(wanted.keys() - given.keys())),
+        ("unexpected", sorted(given.keys() - wanted.keys())),
+        (
+            "of another shape",
+            [
+                f"{key} {tuple(given[key].shape)} where {tuple(wanted[key].shape)} is needed"
+                for key in sorted(wanted.keys() & given.keys())
+                if given[key].shape != wanted[key].shape
+            ],
+        ),
+    ]
+    found = [f"{len(keys)} {what}: {_first(keys)}" for what, keys in differences if keys]
+    if found:
+        raise InputError(f"{source}: these weights belong to another architecture ({'; '.join(found)})")
+    with torch.no_grad():
+        module.load_state_dict(given, strict=True)
+
+
+def _first(keys: list[str], most: int = 3) -> str:
+    return ", ".join(keys[:most]) + (", …" if len(keys) > most else "")

@@ -1,0 +1,92 @@
+"""Matches and scores → pictures that are legible at any image size and for any eyes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.figure import Figure
+from matplotlib.patches import ConnectionPatch
+
+from transformatcher.schema import Matches
+
+COLOURS = "cividis"  # even in lightness, and the same to most colour-blind eyes
+
+
+def draw_matches(
+    src: UInt8[np.ndarray, "h w 3"], trg: UInt8[np.ndarray, "h2 w2 3"], matches: Matches, title: str = ""
+) -> Figure:
+    """Both images side by side, a line for each match, coloured by confidence; few points are numbered as well."""
+    ratios = [image.shape[1] / image.shape[0] for image in (src, trg)]
+    height = 4.0
+    figure = Figure(figsize=(height * sum(ratios) + 0.9, height + 0.35), dpi=110, layout="constrained")
+    axes = figure.subplots(1, 2, width_ratios=ratios)
+    for axis, image in zip(axes, (src, trg), strict=True):
+        axis.imshow(image)
+        axis.set_axis_off()
+    n = len(matches.keypoints0)
+    top = float(matches.confidence.max()) if n else 1.0
+    norm = mpl.colors.Normalize(0, max(top, 1e-6))
+    size, width = (70, 1.8) if n <= 30 else (12, 0.8)
+    for index in np.argsort(matches.confidence):  # the surest on top
+        colour = mpl.colormaps[COLOURS](norm(matches.confidence[index]))
+        ends = matches.keypoints0[index], matches.keypoints1[index]
+        for axis, (x, y) in zip(axes, ends, strict=True):
+            axis.scatter(x, y, s=size, color=colour, edgecolors="black", linewidths=0.8, zorder=3)
+            if n <= 30:
+                ink = "black" if np.mean(colour[:3]) > 0.45 else "white"
+                axis.annotate(str(index + 1), (x, y), ha="center", va="center", fontsize=6, color=ink, zorder=4)
+        line = ConnectionPatch(*ends, "data", "data", axesA=axes[0], axesB=axes[1], color=colour, lw=width, alpha=0.8)
+        line.set_in_layout(False)
+        figure.add_artist(line)
+    bar = figure.colorbar(mpl.cm.ScalarMappable(norm, COLOURS), ax=axes, fraction=0.03, pad=0.01)
+    bar.set_label("sharpness of the match", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    if title:
+        figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def plot_scores(scores: Mapping[str, Any], title: str = "") -> Figure:
+    """PCK against α with its 95 % interval for each threshold kind; beside it, categories at the middle α."""
+    figure = Figure(figsize=(11, 4.2), dpi=110, layout="constrained")
+    curve, bars = figure.subplots(1, 2, width_ratios=[1, 1.7])
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.9, len(scores["pck"])))
+    for colour, marker, (kind, cells) in zip(colours, "osD^", scores["pck"].items(), strict=False):
+        alphas = [float(alpha) for alpha in cells]
+        values = np.array([cell["per_pair"] for cell in cells.values()])
+        low, high = np.array([cell["ci95"] for cell in cells.values()]).T
+        curve.plot(alphas, values, marker=marker, color=colour, label=kind)
+        curve.fill_between(alphas, low, high, color=colour, alpha=0.2, lw=0)
+    curve.set(xlabel="α", ylabel="PCK, mean over pairs (%)", ylim=(0, 100))
+    curve.legend(fontsize=8, title=f"threshold, frame {scores['frame']}", title_fontsize=8)
+    kind, alpha = headline(scores)
+    cells = {name: table[kind][alpha] for name, table in scores["per_category"].items()}
+    values = np.array([cell["per_pair"] for cell in cells.values()])
+    errors = np.abs(np.array([cell["ci95"] for cell in cells.values()]).T - values)
+    bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[COLOURS](0.55), ecolor="0.25", capsize=2)
+    bars.axhline(scores["pck"][kind][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
+    bars.set_xticks(range(len(cells)), list(cells), rotation=60, ha="right", fontsize=8)
+    bars.set(ylabel=f"PCK @ {alpha}, {kind} (%)", ylim=(0, 100))
+    bars.legend(fontsize=8)
+    for axis in (curve, bars):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", alpha=0.3)
+    figure.suptitle(f"{title}  ({scores['n_pairs']} pairs, {scores['n_points']} points)".strip(), fontsize=10)
+    return figure
+
+
+def headline(scores: Mapping[str, Any]) -> tuple[str, str]:
+    """The threshold kind and α to show where there is room for one: object boxes where there are any, 0.1 if asked."""
+    kinds = list(scores["pck"])
+    kind = next(name for name in ("bbox", "bbox-kp", *kinds) if name in kinds)
+    alphas = list(scores["pck"][kind])
+    return kind, "0.1" if "0.1" in alphas else alphas[len(alphas) // 2]
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure, in the format its ending names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
