@@ -73,7 +73,7 @@ def demo(args: argparse.Namespace) -> int:
     backbone = backbone or "resnet50_v1"
     matcher = Matcher.raw(backbone, weights, args.device, download=args.download)
     STDOUT.print(
-        f"[bold]No trained model ships with this version yet.[/bold] This is raw multi-layer correlation of {backbone}, "
+        f"[bold]No trained model ships with this version yet.[/bold] This is raw multi-layer correlation: {backbone}, "
         + (f"with the weights {weights}." if weights else NO_BACKBONE_WEIGHTS)
     )
     note = json.loads((files("transformatcher") / "examples" / "cat_a.json").read_text(encoding="utf-8"))

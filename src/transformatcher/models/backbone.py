@@ -51,7 +51,7 @@ class ResNetFeatures(nn.Module):
         """How many feature maps an image gives, and so how many channels the correlation has."""
         return sum(len(list(self.get_submodule(f"layer{stage}").children())) for stage in self.stages)
 
-    def forward(self, images: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b c hl wl"]]:
+    def forward(self, images: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b _ _ _"]]:
         """Normalised RGB images → one feature map for each bottleneck of the chosen stages."""
         features = []
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))

@@ -31,8 +31,9 @@ class MultiLevelCorrelation(nn.Module):
 
     Args:
         resize: what is interpolated to the common grid. ``resize-correlation``: the 4-D maps, as the paper says.
-            ``resize-features``: the normalised features (not normalised again), as the released code does; cheaper, and
-            equal for layers that have the common grid already.
+            ``resize-features``: the normalised features (not normalised again), as the released code does; cheaper.
+            On features that are never negative, such as a ResNet's after its ReLU, the two are equal: the correlation's
+            own ReLU then does nothing, and without it both are the same linear map.
         grid: (h, w) of the common grid, or None for the finest grid among the layers, on either side.
     """
 

@@ -4,7 +4,7 @@ images (b, 3, h, w) → features [(b, c, hl, wl)] → correlation (b, l, hs, ws,
 → flow (b, hs, ws, 2) → keypoints (b, n, 2). Each arrow is one part, given to the constructor; any part can be swapped.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from transformatcher.keypoints import Sampler
 from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.schema import Flow
 
-Features = Sequence[Float[Tensor, "b c hl wl"]]
+Features = Sequence[Float[Tensor, "b _ _ _"]]
 
 
 class TransforMatcher(nn.Module):
@@ -30,7 +30,7 @@ class TransforMatcher(nn.Module):
     def __init__(
         self,
         backbone: nn.Module,
-        correlation: Callable[[Features, Features], Float[Tensor, "b l hs ws ht wt"]],
+        correlation: nn.Module,
         refiner: nn.Module,
         readout: KernelSoftArgmax,
         sampler: Sampler,

@@ -58,19 +58,28 @@ class AxialRotary(Position):
         if not 1 <= frequencies <= n_planes // 4:
             raise InputError(f"axial rotary embedding: {frequencies} frequencies; {n_planes // 4} fit, 1 is the least")
         plane = torch.arange(n_planes)
-        rate = base ** (-(plane // 4 % frequencies) / frequencies)  # (planes of all heads,)
         angles = torch.zeros(4, n_planes, dtype=torch.float64)
-        angles[plane % 4, plane] = rate.double()
+        angles[plane % 4, plane] = base ** (-(plane // 4 % frequencies).double() / frequencies)
         self.register_buffer("angle_of_plane", angles.reshape(4, heads, head_dim // 2), persistent=False)
 
     def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
         """Turn plane p of head h of match m by Σ_axis position[m, axis] · angle_of_plane[axis, h, p]."""
-        axes = [torch.arange(n, device=x.device, dtype=torch.float64) for n in grid]
-        positions = torch.cartesian_prod(*axes)  # (t, 4)
-        angles = torch.einsum("ta,ahp->htp", positions, self.angle_of_plane.double())
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)  # (heads, t, planes)
+        cos, sin = self._cos_sin(grid, x.dtype)  # (heads, t, planes)
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+    def _cos_sin(self, grid: Grid4, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """One axis alone turns a plane: its cosine is the product of the four (three are 1), its sine the sum."""
+        heads, planes = self.angle_of_plane.shape[1:]
+        cos, sin = [], []
+        for axis, n in enumerate(grid):
+            steps = torch.arange(n, dtype=torch.float64, device=self.angle_of_plane.device)
+            angles = self.angle_of_plane[axis].double()[:, None] * steps[:, None]  # (heads, n, planes)
+            shape = [heads, 1, 1, 1, 1, planes]
+            shape[1 + axis] = n
+            cos.append(angles.cos().to(dtype).reshape(shape))
+            sin.append(angles.sin().to(dtype).reshape(shape))
+        return (cos[0] * cos[1] * cos[2] * cos[3]).flatten(1, 4), (sin[0] + sin[1] + sin[2] + sin[3]).flatten(1, 4)
 
 
 class Checkerboard(Position):
