@@ -99,6 +99,12 @@ def _score_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frame", default="240", help="resize targets to this before measuring: 240, HxW or original (%(default)s)"
     )
+    parser.add_argument(
+        "--thres",
+        default="auto",
+        choices=("auto", "img", "bbox", "bbox-kp", "bbox-padded"),
+        help="the threshold of the table by category (auto: the one the benchmark is published with)",
+    )
     parser.add_argument("--alpha", type=float, nargs="+", metavar="A", help="tolerances (0.01 0.05 0.1 0.15)")
 
 

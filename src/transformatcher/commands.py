@@ -20,6 +20,10 @@ from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.check import check_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
+    PUBLISHED_FRAME,
+    SCORES,
+    headline,
+    left_out,
     parse_alphas,
     parse_frame,
     predict_to_disk,
@@ -36,7 +40,7 @@ from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher, pick_device
 from transformatcher.schema import Matches
-from transformatcher.visualize import draw_matches, headline, plot_scores, save_figure
+from transformatcher.visualize import draw_matches, plot_scores, save_figure
 
 STDOUT = Console()
 STDERR = Console(stderr=True)
@@ -60,7 +64,7 @@ def match(args: argparse.Namespace) -> int:
     else:
         _print_matches(matches, Path(args.src).name, Path(args.trg).name)
         if args.out:
-            STDOUT.print(f"picture: {args.out}")
+            print(f"picture: {args.out}")
     return 0
 
 
@@ -84,7 +88,7 @@ def demo(args: argparse.Namespace) -> int:
             picture = Path(args.out) / f"{src.stem}-{trg.stem}.png"
             _print_matches(matches, src.name, trg.name, list(note))
             _draw(src, trg, matches, picture, f"raw correlation, {backbone}" + ("" if weights else ", random weights"))
-            STDOUT.print(f"picture: {picture}\n")
+            print(f"picture: {picture}\n")
     return 0
 
 
@@ -116,12 +120,14 @@ def evaluate(args: argparse.Namespace) -> int:
             overwrite=args.overwrite,
             track=track,
         )
-    return _score(Path(args.out), frame, alphas)
+    return _score(Path(args.out), frame, alphas, args.thres, SCORES)
 
 
 def score(args: argparse.Namespace) -> int:
-    """Score saved predictions."""
-    return _score(Path(args.out), parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS))
+    """Score saved predictions; another frame than the published one goes into a file of its own."""
+    frame = parse_frame(args.frame)
+    name = SCORES if frame == PUBLISHED_FRAME else f"scores-{args.frame}.json"
+    return _score(Path(args.out), frame, parse_alphas(args.alpha or ALPHAS), args.thres, name)
 
 
 def check_data(args: argparse.Namespace) -> int:
@@ -178,27 +184,30 @@ def _load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig,
     return model, config, f"raw correlation, {Path(args.backbone_weights).name}"
 
 
-def _score(out: Path, frame: tuple[int, int] | None, alphas: list[float]) -> int:
-    scores = score_predictions(read_predictions(out), frame=frame, alphas=alphas)
-    path = write_scores(out, scores)
+def _score(out: Path, frame: tuple[int, int] | None, alphas: list[float], thres: str, name: str) -> int:
+    predictions = read_predictions(out)
+    scores = score_predictions(predictions, frame=frame, alphas=alphas)
+    kind, alpha = headline(scores, out, thres)
+    path = write_scores(out / name, scores)
     picture = path.with_suffix(".png")
-    save_figure(plot_scores(scores, title=out.name), picture)
-    _print_scores(scores)
-    STDOUT.print(f"scores: {path}   plot: {picture}")
+    save_figure(plot_scores(scores, kind, alpha, title=out.name), picture)
+    _print_scores(scores, kind)
+    for line in (left_out(predictions), f"scores: {path}", f"plot: {picture}"):
+        if line:
+            print(line)
     return 0
 
 
-def _print_scores(scores: Mapping[str, Any]) -> None:
+def _print_scores(scores: Mapping[str, Any], kind: str) -> None:
     total = Table(title=f"PCK (%), {scores['n_pairs']} pairs, {scores['n_points']} points, frame {scores['frame']}")
     for name in ("threshold", "α", "per pair", "95 % interval", "per point"):
         total.add_column(name, justify="left" if name == "threshold" else "right")
-    for kind, cells in scores["pck"].items():
+    for name, cells in scores["pck"].items():
         for alpha, cell in cells.items():
             low, high = cell["ci95"]
-            total.add_row(kind, alpha, f"{cell['per_pair']:.1f}", f"{low:.1f} – {high:.1f}", f"{cell['per_point']:.1f}")
+            total.add_row(name, alpha, f"{cell['per_pair']:.1f}", f"{low:.1f} – {high:.1f}", f"{cell['per_point']:.1f}")
         total.add_section()
     STDOUT.print(total)
-    kind, _ = headline(scores)
     groups = {**scores["per_category"]}
     for factor, levels in scores["difficulty"].items():
         groups |= {f"{factor}: {level}": table for level, table in levels.items()}

@@ -123,7 +123,7 @@ def to_plain(config: ModelConfig) -> dict[str, Any]:
     return plain
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> Any:
     """TOML's 10 is as good a float as 10.0; a string or a boolean is not."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 

@@ -33,6 +33,7 @@ from transformatcher.schema import ImagePair, Size
 PREDICTIONS, RUN, SCORES = "predictions.jsonl", "run.json", "scores.json"
 LEVELS = ("easy", "medium", "hard")
 PUBLISHED_FRAME: Size = (240, 240)
+PUBLISHED_KIND: Mapping[str, Kind] = {"spair": "bbox", "pfpascal": "img", "pfwillow": "bbox-kp", "coco": "bbox"}
 
 
 @dataclass(frozen=True)
@@ -115,17 +116,17 @@ class _Decoded(Dataset[LoadedPair]):
         return load_pair(self.pairs[index], self.size)
 
 
-@torch.inference_mode()
 def _predict(
     model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, workers: int
 ) -> Iterator[Prediction]:
     loader = DataLoader(_Decoded(pairs, size), batch, num_workers=workers, collate_fn=list)
     for loaded in loader:
         tensors = collate(loaded)
-        flow = model(tensors.src.to(device), tensors.trg.to(device))
-        src_kps = tensors.src_kps_norm.to(device)
-        trg_norm = model.transfer(flow, src_kps).double().cpu().numpy()
-        peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
+        with torch.inference_mode():
+            flow = model(tensors.src.to(device), tensors.trg.to(device))
+            src_kps = tensors.src_kps_norm.to(device)
+            trg_norm = model.transfer(flow, src_kps).double().cpu().numpy()
+            peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
         for row, item in enumerate(loaded):
             index = np.flatnonzero(item.pair.visible)
             yield Prediction(
@@ -258,9 +259,27 @@ def _level_order(name: str) -> tuple[int, str]:
     return (LEVELS.index(name) if name in LEVELS else 0, name)
 
 
-def write_scores(out: Path, scores: Mapping[str, Any]) -> Path:
-    """Scores → ``out/scores.json``."""
-    path = out / SCORES
+def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[str, str]:
+    """The threshold kind and α to show where there is room for one: what the benchmark's publications use, and 0.1."""
+    kinds = list(scores["pck"])
+    if kind == "auto":
+        run_path = out / RUN
+        run = json.loads(run_path.read_text(encoding="utf-8")) if run_path.is_file() else {}
+        kind = PUBLISHED_KIND.get(run.get("benchmark", ""), "img")
+    if kind not in kinds:
+        raise InputError(f"threshold {kind!r}: not every pair has the box it needs; choose one of {', '.join(kinds)}")
+    alphas = list(scores["pck"][kind])
+    return kind, "0.1" if "0.1" in alphas else alphas[-1]
+
+
+def left_out(predictions: Sequence[Prediction]) -> str:
+    """A sentence on the pairs for which no object box is known, if there are any."""
+    without = sum(prediction.trg_bbox is None for prediction in predictions)
+    return f"no bbox threshold: {without} of {len(predictions)} pairs have no object box" if without else ""
+
+
+def write_scores(path: Path, scores: Mapping[str, Any]) -> Path:
+    """Scores → a JSON file."""
     path.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     return path
 

@@ -23,6 +23,9 @@ from transformatcher.schema import Matches, Size
 Photo = str | Path | Image.Image | UInt8[np.ndarray, "h w 3"]
 
 
+PointList = Sequence[Sequence[float | int]] | np.ndarray
+
+
 class Matcher:
     """A model with everything around it: reading, resizing, coordinates.
 
@@ -64,7 +67,7 @@ class Matcher:
         return cls(model, config, device)
 
     @torch.inference_mode()
-    def match(self, src: Photo, trg: Photo, keypoints: Sequence[Sequence[float]] | np.ndarray | None = None) -> Matches:
+    def match(self, src: Photo, trg: Photo, keypoints: PointList | None = None) -> Matches:
         """Find points of one photo on another.
 
         Args:
@@ -113,7 +116,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def check_points(points: Sequence[Sequence[float]] | np.ndarray, size: Size, what: str) -> Float[np.ndarray, "n 2"]:
+def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, "n 2"]:
     """Points that are finite and inside an image of ``size`` (h, w), or an error that names the first that is not."""
     try:
         array = np.asarray(points, dtype=np.float64).reshape(-1, 2)

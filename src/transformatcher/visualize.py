@@ -49,24 +49,23 @@ def draw_matches(
     return figure
 
 
-def plot_scores(scores: Mapping[str, Any], title: str = "") -> Figure:
-    """PCK against α with its 95 % interval for each threshold kind; beside it, categories at the middle α."""
+def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "") -> Figure:
+    """PCK against α with its 95 % interval for each threshold kind; beside it, the categories at one kind and α."""
     figure = Figure(figsize=(11, 4.2), dpi=110, layout="constrained")
     curve, bars = figure.subplots(1, 2, width_ratios=[1, 1.7])
     colours = mpl.colormaps[COLOURS](np.linspace(0, 0.9, len(scores["pck"])))
-    for colour, marker, (kind, cells) in zip(colours, "osD^", scores["pck"].items(), strict=False):
+    for colour, marker, (name, cells) in zip(colours, "osD^", scores["pck"].items(), strict=False):
         alphas = [float(alpha) for alpha in cells]
         values = np.array([cell["per_pair"] for cell in cells.values()])
         low, high = np.array([cell["ci95"] for cell in cells.values()]).T
-        curve.plot(alphas, values, marker=marker, color=colour, label=kind)
+        curve.plot(alphas, values, marker=marker, color=colour, label=name)
         curve.fill_between(alphas, low, high, color=colour, alpha=0.2, lw=0)
     curve.set(xlabel="α", ylabel="PCK, mean over pairs (%)", ylim=(0, 100))
     curve.legend(fontsize=8, title=f"threshold, frame {scores['frame']}", title_fontsize=8)
-    kind, alpha = headline(scores)
     cells = {name: table[kind][alpha] for name, table in scores["per_category"].items()}
     values = np.array([cell["per_pair"] for cell in cells.values()])
     errors = np.abs(np.array([cell["ci95"] for cell in cells.values()]).T - values)
-    bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[COLOURS](0.55), ecolor="0.25", capsize=2)
+    bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[COLOURS](0.35), ecolor="0.25", capsize=2)
     bars.axhline(scores["pck"][kind][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
     bars.set_xticks(range(len(cells)), list(cells), rotation=60, ha="right", fontsize=8)
     bars.set(ylabel=f"PCK @ {alpha}, {kind} (%)", ylim=(0, 100))
@@ -76,14 +75,6 @@ def plot_scores(scores: Mapping[str, Any], title: str = "") -> Figure:
         axis.grid(axis="y", alpha=0.3)
     figure.suptitle(f"{title}  ({scores['n_pairs']} pairs, {scores['n_points']} points)".strip(), fontsize=10)
     return figure
-
-
-def headline(scores: Mapping[str, Any]) -> tuple[str, str]:
-    """The threshold kind and α to show where there is room for one: object boxes where there are any, 0.1 if asked."""
-    kinds = list(scores["pck"])
-    kind = next(name for name in ("bbox", "bbox-kp", *kinds) if name in kinds)
-    alphas = list(scores["pck"][kind])
-    return kind, "0.1" if "0.1" in alphas else alphas[len(alphas) // 2]
 
 
 def save_figure(figure: Figure, path: Path) -> None:

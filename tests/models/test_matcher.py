@@ -56,7 +56,9 @@ class TestBackbone:
 
     def test_weights_file_with_fc_and_half_precision(self, tmp_path: Path):
         donor = torchvision.models.resnet50()
-        save_file({k: v.half() if v.ndim == 4 else v for k, v in donor.state_dict().items()}, tmp_path / "w.safetensors")
+        save_file(
+            {k: v.half() if v.ndim == 4 else v for k, v in donor.state_dict().items()}, tmp_path / "w.safetensors"
+        )
         net = ResNetFeatures("resnet50", stages=(3,))
         load_backbone_weights(net, str(tmp_path / "w.safetensors"))
         torch.testing.assert_close(net.conv1.weight, donor.conv1.weight.half().float())
@@ -111,7 +113,9 @@ def tiny(refiner: nn.Module, **readout) -> TransforMatcher:
 
 
 class TestTransforMatcher:
-    @pytest.mark.parametrize("refiner", [MeanCorrelation(), MatchToMatch(2), MatchToMatch(2, make_attention=ReleasedAttention)])
+    @pytest.mark.parametrize(
+        "refiner", [MeanCorrelation(), MatchToMatch(2), MatchToMatch(2, make_attention=ReleasedAttention)]
+    )
     def test_parts_are_swapped_by_one_argument(self, refiner):
         model = tiny(refiner)
         flow = model(torch.randn(2, 3, 40, 56), torch.randn(2, 3, 40, 56))
@@ -125,7 +129,9 @@ class TestTransforMatcher:
     def test_an_image_matched_with_itself_stays_where_it_is(self):
         pair, _ = synthetic_pair(0, size=(128, 96))
         image = load_pair(pair, (128, 96)).src[None]
-        model = build_matcher(model_config({"variant": "raw", "backbone": "resnet50", "stages": [2], "temperature": 0.002}))
+        model = build_matcher(
+            model_config({"variant": "raw", "backbone": "resnet50", "stages": [2], "temperature": 0.002})
+        )
         model.backbone.train()  # statistics of the image itself: random features that still differ between places
         with torch.no_grad():
             flow = model(image, image).trg_norm
@@ -167,7 +173,9 @@ class TestBuild:
         assert torch.isfinite(flow.trg_norm).all()
 
     def test_the_variants_differ_by_config_alone(self):
-        paper, released = (build_matcher(model_config({"variant": v, "backbone": "resnet50"})) for v in ("paper", "released"))
+        paper, released = (
+            build_matcher(model_config({"variant": v, "backbone": "resnet50"})) for v in ("paper", "released")
+        )
         assert type(paper.refiner) is type(released.refiner)
         assert paper.correlation.resize == "resize-correlation"
         assert released.correlation.resize == "resize-features"

@@ -186,7 +186,9 @@ class TestAttention:
 
 class TestMatchToMatch:
     def test_equals_naive_blocks(self):
-        refiner = MatchToMatch(3, dim=4, depth=2, ffn_ratio=2, make_attention=lambda d: PaperAttention(d, 4, 2)).double()
+        refiner = MatchToMatch(
+            3, dim=4, depth=2, ffn_ratio=2, make_attention=lambda d: PaperAttention(d, 4, 2)
+        ).double()
         for name, value in refiner.named_parameters():  # LayerNorm starts as ones and zeros: make it count
             if "norm" in name:
                 torch.nn.init.normal_(value)
@@ -196,10 +198,13 @@ class TestMatchToMatch:
         for n in range(2):
             part = {key.removeprefix(f"blocks.{n}."): value for key, value in w.items()}
             attention = {key.removeprefix("attention."): v for key, v in part.items() if key.startswith("attention.")}
-            normed = np.array([naive.layer_norm(r, part["norm_attention.weight"], part["norm_attention.bias"]) for r in x])
+            normed = np.array(
+                [naive.layer_norm(r, part["norm_attention.weight"], part["norm_attention.bias"]) for r in x]
+            )
             still = [(0, 0, 0, 0)] * len(x)  # no position: nothing turns
             x = x + naive.paper_attention(normed, still, attention, 4, 2)
-            normed = np.array([naive.layer_norm(r, part["norm_ffn.weight"], part["norm_ffn.bias"]) for r in x])
+            gain, shift = part["norm_ffn.weight"], part["norm_ffn.bias"]
+            normed = np.array([naive.layer_norm(row, gain, shift) for row in x])
             hidden = naive.gelu(normed @ part["ffn.0.weight"].T + part["ffn.0.bias"])
             x = x + hidden @ part["ffn.2.weight"].T + part["ffn.2.bias"]
         expected = (x @ w["score.weight"].T + w["score.bias"]).reshape(GRID)
@@ -215,7 +220,7 @@ class TestMatchToMatch:
 
     def test_another_attention_is_one_argument(self):
         class Nothing(torch.nn.Module):
-            def forward(self, x, grid):
+            def forward(self, x, _grid):
                 return torch.zeros_like(x)
 
         refiner = MatchToMatch(3, depth=1, make_attention=lambda _: Nothing())

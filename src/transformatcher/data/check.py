@@ -95,7 +95,7 @@ def _sides(pair: ImagePair) -> Iterator[View]:
 
 
 def _coco_views(root: Path, split: str, report: Report) -> list[View]:
-    objects = load_coco_objects(*find_coco(root, split), on_problem=report.problems.append)
+    objects = load_coco_objects(*find_coco(root, split), inside_only=False, on_problem=report.problems.append)
     report.counts["objects"] = len(objects)
     report.per_category = dict(sorted(Counter(item.category for item in objects).items()))
     return [

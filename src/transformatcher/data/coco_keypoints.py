@@ -1,7 +1,7 @@
 """Any COCO-keypoint file → objects, and on the fly → pairs of one category that share keypoints."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def load_coco_objects(
     *,
     occluded: bool = False,
     min_keypoints: int = 1,
+    inside_only: bool = True,
     on_problem: OnProblem = raise_problem,
 ) -> list[AnnotatedObject]:
     """A COCO-keypoint JSON file and the folder of its images → its objects.
@@ -42,6 +43,7 @@ def load_coco_objects(
         images: the folder its ``file_name`` entries are relative to.
         occluded: count keypoints that are labelled but hidden (v = 1) as visible.
         min_keypoints: leave out objects with fewer visible keypoints (and crowds, always).
+        inside_only: count keypoints outside their image as not visible (annotators of cut-off objects guess them).
         on_problem: called with each malformed annotation.
     """
     data = _read_json(annotations)
@@ -58,6 +60,8 @@ def load_coco_objects(
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             on_problem(f"{where}: malformed ({type(error).__name__}: {error})")
         else:
+            if inside_only:
+                item = replace(item, visible=item.visible & _inside(item))
             if item.visible.sum() >= min_keypoints:
                 objects.append(item)
     return objects
@@ -156,6 +160,14 @@ def pair_of(src: AnnotatedObject, trg: AnnotatedObject) -> ImagePair:
         kp_names=src.kp_names,
         orient=True,
     )
+
+
+def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
+    if item.image_size is None:
+        return np.ones_like(item.visible)
+    h, w = item.image_size
+    x, y = item.kps_px.T
+    return (x >= 0) & (x <= w) & (y >= 0) & (y <= h)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

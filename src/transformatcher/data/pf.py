@@ -147,7 +147,7 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise InputError(f"{path}: no such annotation")
     try:
-        return dict(loadmat(str(path)))
+        return {key: value for key, value in loadmat(str(path)).items() if isinstance(value, np.ndarray)}
     except Exception as error:  # scipy raises whatever its parser stumbled upon
         raise InputError(f"{path}: not a readable .mat file ({error})") from error
 

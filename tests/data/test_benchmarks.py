@@ -1,0 +1,275 @@
+"""Loaders: what they read, and what they say of what they cannot read."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SPAIR_NOTE, coco_file
+from scipy.io import savemat
+
+from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.coco_keypoints import CocoPairs, find_coco, load_coco_objects
+from transformatcher.data.pairs import collate, load_pair
+from transformatcher.data.pf import load_pfpascal, load_pfwillow
+from transformatcher.data.spair import load_spair
+from transformatcher.errors import InputError
+
+
+class TestSPair:
+    def test_everything_is_read(self, spair_root: Path):
+        first, second = load_spair(spair_root, "val")
+        assert (first.name, first.category) == ("000000-a-b:cat", "cat")
+        assert first.src_image == spair_root / "JPEGImages" / "cat" / "a.jpg"
+        assert first.src_kps_px.tolist() == [[10, 10], [20, 30]]
+        assert first.trg_bbox_px is not None
+        assert first.trg_bbox_px.tolist() == [10, 10, 50, 55]
+        assert first.difficulty == {"viewpoint": 0, "scale": 1, "truncation": 2, "occlusion": 0}
+        assert second.visible.all()
+
+    def test_file_names_without_colon(self, spair_root: Path):
+        for path in (spair_root / "PairAnnotation" / "val").iterdir():
+            path.rename(path.with_name(path.name.replace(":", "_")))
+        assert len(load_spair(spair_root, "validation")) == 2
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"trg_kps": [[1, 2]]}, "2 source and 1 target keypoints"),
+            ({"src_kps": [[1, 2], [float("nan"), 3]]}, "a keypoint is NaN"),
+            ({"src_bndbox": [1, 2, 3]}, "malformed annotation"),
+            ({"category": None, "trg_kps": "x"}, "malformed annotation"),
+        ],
+    )
+    def test_malformed_annotation_is_named(self, spair_root: Path, change, message):
+        path = spair_root / "PairAnnotation" / "val" / "000000-a-b:cat.json"
+        path.write_text(json.dumps(SPAIR_NOTE | change))
+        with pytest.raises(InputError, match=rf"000000-a-b:cat\.json: .*{message}"):
+            load_spair(spair_root, "val")
+        problems: list[str] = []
+        assert len(load_spair(spair_root, "val", on_problem=problems.append)) == 1
+        assert len(problems) == 1
+
+    def test_missing_key_folder_split_and_empty_list(self, spair_root: Path):
+        path = spair_root / "PairAnnotation" / "val" / "000000-a-b:cat.json"
+        path.write_text("{}")
+        with pytest.raises(InputError, match="key 'src_kps' is missing"):
+            load_spair(spair_root, "val")
+        with pytest.raises(InputError, match="no such folder"):
+            load_spair(spair_root / "nowhere", "val")
+        with pytest.raises(InputError, match=r"test\.txt: no such list of pairs"):
+            load_spair(spair_root, "test")
+        with pytest.raises(InputError, match="split 'tst' is none of trn, val, test"):
+            load_spair(spair_root, "tst")
+        (spair_root / "Layout" / "large" / "val.txt").write_text("\n")
+        with pytest.raises(InputError, match="holds no pair at all"):
+            load_spair(spair_root, "val")
+
+
+class TestPascal:
+    def test_mat_files_and_flip(self, pascal_root: Path):
+        (pair,) = load_pfpascal(pascal_root, "trn")
+        assert pair.category == "cat"
+        assert pair.visible.tolist() == [True, False, True]
+        assert np.isfinite(pair.src_kps_px).all()
+        assert pair.trg_kps_px[2].tolist() == [31, 40]
+        assert pair.flip
+
+    def test_flip_moves_pixels_and_annotations_alike(self, pascal_root: Path):
+        (pair,) = load_pfpascal(pascal_root, "trn")
+        loaded = load_pair(pair, (60, 80))
+        straight = load_pair(type(pair)(**{**vars(pair), "flip": False}), (60, 80))
+        np.testing.assert_allclose(loaded.src, straight.src.flip(2), atol=1e-6)
+        assert loaded.src_kps_px[0].tolist() == [80 - 10, 20]
+        assert loaded.trg_bbox_px is not None
+        assert loaded.trg_bbox_px.tolist() == [39, 2, 79, 52]
+
+    def test_keypoints_of_the_csv_win(self, pascal_root: Path):
+        (pair,) = load_pfpascal(pascal_root, "test")
+        assert pair.src_kps_px.tolist() == [[1, 3], [2, 4]]
+        assert pair.trg_kps_px.tolist() == [[5, 7], [6, 8]]
+        assert pair.trg_bbox_px is not None
+
+    def test_csv_keypoints_need_no_mat_file(self, pascal_root: Path):
+        for path in (pascal_root / "Annotations" / "cat").iterdir():
+            path.unlink()
+        (pair,) = load_pfpascal(pascal_root, "test")
+        assert pair.trg_bbox_px is None
+        with pytest.raises(InputError, match=r"a\.mat: no such annotation"):
+            load_pfpascal(pascal_root, "trn")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("source_image,class\nx,1\n", r"column 'target_image' is missing; the first line has source_image, class"),
+            ("source_image,target_image,class\n", "holds no pair at all"),
+            ("source_image,target_image,class\na.jpg,b.jpg,21\n", r"line 2: class '21' is not a number from 1 to 20"),
+            (
+                "source_image,target_image,class,XA,YA,XB,YB\na.jpg,b.jpg,8,1;2,3;4,5;6,7\n",
+                "XA, YA, XB, YB hold 2, 2, 2, 1 numbers",
+            ),
+            ("source_image,target_image,class,XA,YA,XB,YB\na.jpg,b.jpg,8,1;nan,3;4,5;6,7;8\n", "a keypoint is NaN"),
+            ("source_image,target_image,class,XA,YA,XB,YB\na.jpg,b.jpg,8,1;x,3;4,5;6,7;8\n", "malformed keypoint"),
+        ],
+    )
+    def test_bad_csv(self, pascal_root: Path, text, message):
+        (pascal_root / "test_pairs.csv").write_text(text)
+        with pytest.raises(InputError, match=message):
+            load_pfpascal(pascal_root, "test")
+
+    def test_bad_mat(self, pascal_root: Path):
+        path = pascal_root / "Annotations" / "cat" / "a.mat"
+        savemat(path, {"kps": np.full((3, 2), np.nan)})
+        with pytest.raises(InputError, match="no keypoint is visible in both images"):
+            load_pfpascal(pascal_root, "trn")
+        savemat(path, {"kps": np.zeros((3, 3))})
+        with pytest.raises(InputError, match=r"expected 'kps' of n × 2 numbers, found \(3, 3\)"):
+            load_pfpascal(pascal_root, "trn")
+        path.write_bytes(b"garbage")
+        with pytest.raises(InputError, match=r"a\.mat: not a readable \.mat file"):
+            load_pfpascal(pascal_root, "trn")
+
+
+class TestWillow:
+    def test_everything_is_read(self, willow_root: Path):
+        (pair,) = load_pfwillow(willow_root)
+        assert pair.category == "car(G)"
+        assert pair.src_kps_px[0].tolist() == [4, 4]
+        assert pair.trg_kps_px[9].tolist() == [41, 41]
+        assert pair.trg_bbox_px is None
+
+    def test_images_in_a_folder_of_their_own(self, willow_root: Path):
+        (willow_root / "PF-dataset").mkdir()
+        (willow_root / "car(G)").rename(willow_root / "PF-dataset" / "car(G)")
+        (pair,) = load_pfwillow(willow_root)
+        assert load_pair(pair, (32, 32)).src_size == (60, 80)
+
+    def test_other_splits_and_columns(self, willow_root: Path):
+        with pytest.raises(InputError, match="test split only"):
+            load_pfwillow(willow_root, "val")
+        (willow_root / "test_pairs.csv").write_text("imageA,imageB,XA1\n")
+        with pytest.raises(InputError, match="column 'XA2' and 38 more is missing"):
+            load_pfwillow(willow_root)
+
+
+class TestCoco:
+    def test_objects(self, coco_root: Path):
+        objects = load_coco_objects(*find_coco(coco_root, "trn"))
+        assert [item.category for item in objects] == ["cat", "cat", "cat", "dog"]
+        assert objects[0].bbox_px.tolist() == [1, 2, 31, 42]
+        assert objects[1].visible.tolist() == [True, True, True, False]
+        assert load_coco_objects(*find_coco(coco_root, "trn"), occluded=True)[1].visible.all()
+        assert objects[0].kp_names == ("a", "b", "c", "d")
+
+    def test_pairs_share_keypoints_category_and_not_the_image(self, coco_root: Path):
+        pairs = CocoPairs(load_coco_objects(*find_coco(coco_root, "trn")), min_shared=3)
+        drawn = [pairs[i] for i in range(20)]
+        assert {pair.name for pair in drawn} == {"1-2-cat", "2-1-cat"}
+        assert all(pair.visible.tolist() == [True, True, True, False] for pair in drawn)
+        assert all((pair.src_kps_px[3] == 0).all() for pair in drawn)
+
+    def test_the_sequence_depends_on_seed_and_index_alone(self, coco_root: Path):
+        objects = load_coco_objects(*find_coco(coco_root, "trn"))
+        pairs = CocoPairs(objects, seed=3, min_shared=1)
+        forwards = [pairs[i].name for i in range(30)]
+        again = CocoPairs(objects, seed=3, min_shared=1)
+        assert [again[i].name for i in reversed(range(30))] == forwards[::-1]
+        assert [CocoPairs(objects, seed=4, min_shared=1)[i].name for i in range(30)] != forwards
+
+    def test_balanced_draws_categories_alike(self, tmp_path: Path):
+        cat, dog = ({"id": n, "name": c, "keypoints": ["a"]} for n, c in ((1, "cat"), (2, "dog")))
+        notes = [
+            {
+                "id": i,
+                "image_id": 1 + i % 3,
+                "category_id": 2 if i < 3 else 1,
+                "bbox": [0, 0, 9, 9],
+                "keypoints": [1, 1, 2],
+            }
+            for i in range(60)
+        ]
+        coco_file(tmp_path, categories=[cat, dog], annotations=notes)
+        objects = load_coco_objects(*find_coco(tmp_path, "trn"))
+        share = {
+            balanced: np.mean(
+                [CocoPairs(objects, min_shared=1, balanced=balanced)[i].category == "dog" for i in range(200)]
+            )
+            for balanced in (True, False)
+        }
+        assert 0.35 < share[True] < 0.65
+        assert share[False] < 0.15
+
+    def test_keypoints_outside_are_not_visible(self, tmp_path: Path):
+        note = {"id": 1, "image_id": 1, "category_id": 2, "bbox": [0, 0, 9, 9], "keypoints": [-3, 5, 2, 7, 8, 2]}
+        coco_file(tmp_path, annotations=[note])
+        assert load_coco_objects(*find_coco(tmp_path, "trn"))[0].visible.tolist() == [False, True]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"keypoints": [1, 2, 2]}, "annotation 9: 1 keypoints, its category 'dog' names 2"),
+            ({"keypoints": [1, 2, 2, float("nan"), 1, 2]}, "annotation 9: a keypoint is NaN"),
+            ({"image_id": 77}, "image 77 or category 2 is not listed"),
+            ({"bbox": [1, 2]}, "annotation 9: malformed"),
+        ],
+    )
+    def test_malformed_annotation(self, tmp_path: Path, change, message):
+        good = {"id": 9, "image_id": 1, "category_id": 2, "bbox": [0, 0, 9, 9], "keypoints": [1, 1, 2, 2, 2, 2]}
+        path = coco_file(tmp_path, annotations=[good | change])
+        with pytest.raises(InputError, match=message):
+            load_coco_objects(path, tmp_path / "images")
+
+    def test_bad_files(self, tmp_path: Path):
+        path = tmp_path / "annotations.json"
+        with pytest.raises(InputError, match=r"neither annotations\.json nor"):
+            find_coco(tmp_path, "val")
+        path.write_text("{")
+        with pytest.raises(InputError, match="not valid JSON"):
+            load_coco_objects(path, tmp_path)
+        path.write_text('{"images": []}')
+        with pytest.raises(InputError, match="it has no list 'annotations'"):
+            load_coco_objects(path, tmp_path)
+        with pytest.raises(InputError, match="no two of the 0 annotated objects"):
+            CocoPairs([])
+
+    def test_official_layout(self, tmp_path: Path):
+        coco_file(tmp_path)
+        (tmp_path / "annotations").mkdir()
+        (tmp_path / "annotations.json").rename(tmp_path / "annotations" / "person_keypoints_val2017.json")
+        (tmp_path / "images").rename(tmp_path / "val2017")
+        annotations, images = find_coco(tmp_path, "val")
+        assert (annotations.name, images.name) == ("person_keypoints_val2017.json", "val2017")
+
+
+class TestBatches:
+    def test_collate_masks_what_it_fills(self, spair_root: Path, willow_root: Path):
+        pairs = load_spair(spair_root, "val")[:1] + load_pfwillow(willow_root)
+        batch = collate([load_pair(pair, (32, 48)) for pair in pairs])
+        assert batch.src.shape == (2, 3, 32, 48)
+        assert batch.visible.sum(dim=1).tolist() == [2, 10]
+        np.testing.assert_allclose(batch.src_kps_norm[0, 0], [10 * 2 / 80 - 1, 10 * 2 / 60 - 1], atol=1e-6)
+        assert batch.trg_sizes.tolist() == [[60, 80], [60, 80]]
+
+    def test_by_name(self, spair_root: Path, coco_root: Path):
+        assert len(load_benchmark("spair", spair_root, "val")) == 2
+        assert len(load_benchmark("coco", coco_root, "trn", n_pairs=5)) == 5
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("benchmark", "folder", "split", "n_pairs", "n_points"),
+    [
+        ("pfpascal", "PF-PASCAL", "trn", 2928, None),
+        ("pfpascal", "PF-PASCAL", "val", 307, None),
+        ("pfpascal", "PF-PASCAL", "test", 299, 2414),
+        ("pfwillow", "PF-WILLOW", "test", 900, 9000),
+        ("spair", "SPair-71k", "val", 360, 2615),
+    ],
+)
+def test_real_benchmarks(data_root: Path, benchmark, folder, split, n_pairs, n_points):
+    pairs = load_benchmark(benchmark, data_root / folder, split)
+    assert len(pairs) == n_pairs
+    assert len({pair.name for pair in pairs}) == n_pairs
+    assert all(pair.visible.any() for pair in pairs)
+    if n_points is not None:
+        assert sum(int(pair.visible.sum()) for pair in pairs) == n_points

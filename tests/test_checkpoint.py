@@ -1,0 +1,68 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformatcher.checkpoint import load_checkpoint, save_checkpoint
+from transformatcher.config import model_config
+from transformatcher.errors import InputError
+from transformatcher.models.build import build_matcher
+
+SMALL = {
+    "backbone": "resnet50",
+    "stages": [1],
+    "grid": [4, 5],
+    "depth": 1,
+    "image_size": [32, 40],
+    "sampler": "bilinear",
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    config = model_config({**SMALL, "sampler": "bilinear"})
+    model = build_matcher(config)
+    save_checkpoint(folder, model, config)
+    return folder, model, config
+
+
+@torch.no_grad()
+def test_save_load_same_output(saved):
+    folder, model, config = saved
+    images = torch.randn(2, 1, 3, 32, 40)
+    for path in (folder, folder / "model.safetensors"):
+        loaded, loaded_config = load_checkpoint(path)
+        assert loaded_config == config
+        assert not loaded.training
+        assert torch.equal(loaded(*images).trg_norm, model(*images).trg_norm)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_another_architecture_is_named(saved, tmp_path: Path):
+    folder, _, _ = saved
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    plain = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(plain | {"depth": 2}))
+    with pytest.raises(InputError, match=r"another architecture \(\d+ missing: refiner\.blocks\.1\.attention"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(plain | {"dim": 8}))
+    with pytest.raises(InputError, match=r"of another shape: refiner\.blocks\.0.* where .* is needed"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(plain | {"dpeth": 8}))
+    with pytest.raises(InputError, match="did you mean 'depth'"):
+        load_checkpoint(tmp_path)
+
+
+def test_bad_paths(saved, tmp_path: Path):
+    with pytest.raises(InputError, match="no such checkpoint"):
+        load_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"config\.json: no such config file"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text((saved[0] / "config.json").read_text())
+    with pytest.raises(InputError, match=r"model\.safetensors: no such weights file"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(InputError, match="not a readable safetensors file"):
+        load_checkpoint(tmp_path)

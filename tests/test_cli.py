@@ -1,0 +1,192 @@
+"""The command as a person meets it: exit codes, files, and the sentence a mistake gets."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from transformatcher.checkpoint import save_checkpoint
+from transformatcher.cli import BACKBONES, BENCHMARKS, main
+from transformatcher.config import BackboneName, model_config
+from transformatcher.data.benchmarks import BENCHMARKS as REAL_BENCHMARKS
+from transformatcher.models.backbone import ResNetFeatures
+from transformatcher.models.build import build_matcher
+
+SMALL = ["--set", "image_size=[64, 64]", "--set", "stages=[3]"]
+
+
+@pytest.fixture(scope="module")
+def backbone_file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("weights") / "backbone.safetensors"
+    save_file(ResNetFeatures("resnet50_v1").state_dict(), path)
+    return str(path)
+
+
+@pytest.fixture
+def raw(backbone_file: str) -> list[str]:
+    return ["--matcher", "none", "--backbone", "resnet50_v1", "--backbone-weights", backbone_file, *SMALL]
+
+
+def run(*args: object) -> int:
+    return main([str(arg) for arg in args])
+
+
+class TestEval:
+    def test_writes_predictions_scores_and_plot(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        out = tmp_path / "out"
+        assert run("eval", "--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", out, *raw) == 0
+        printed = capsys.readouterr().out
+        assert "2 pairs, 4 points" in printed
+        assert "truncation: hard" in printed
+        scores = json.loads((out / "scores.json").read_text())
+        assert set(scores) == {"n_pairs", "n_points", "frame", "pck", "per_category", "difficulty"}
+        assert set(scores["pck"]) == {"img", "bbox", "bbox-kp", "bbox-padded"}
+        assert set(scores["pck"]["bbox"]["0.1"]) == {"per_pair", "per_point", "ci95"}
+        assert len((out / "predictions.jsonl").read_text().splitlines()) == 2
+        assert (out / "scores.png").stat().st_size > 10_000
+
+    def test_rescoring_needs_no_images(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        out = tmp_path / "out"
+        run("eval", "--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", out, *raw)
+        for image in (spair_root / "JPEGImages" / "cat").iterdir():
+            image.unlink()
+        assert run("score", "--out", out, "--frame", "original", "--alpha", 0.2, "--thres", "img") == 0
+        assert "frame original" in capsys.readouterr().out
+        scores = json.loads((out / "scores-original.json").read_text())
+        assert list(scores["pck"]["img"]) == ["0.2"]
+        assert json.loads((out / "scores.json").read_text())["frame"] == "240x240"
+
+    @pytest.mark.parametrize("benchmark", ["pfpascal", "pfwillow", "coco"])
+    def test_every_benchmark(self, benchmark, pascal_root, willow_root, coco_root, tmp_path: Path, raw):
+        root = {"pfpascal": pascal_root, "pfwillow": willow_root, "coco": coco_root}[benchmark]
+        arguments = ["--benchmark", benchmark, "--root", root, "--out", tmp_path / "out", "--limit", 3]
+        assert run("eval", *arguments, *raw) == 0
+
+    def test_checkpoint(self, willow_root: Path, tmp_path: Path):
+        settings = {"backbone": "resnet50", "stages": [3], "depth": 1, "image_size": [64, 64], "sampler": "bilinear"}
+        config = model_config(settings)
+        save_checkpoint(tmp_path / "model", build_matcher(config), config)
+        arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--weights", tmp_path / "model"]
+        assert run("eval", *arguments, "--out", tmp_path / "out") == 0
+
+
+class TestBadInput:
+    """Exit code 2, one sentence on stderr, nothing half-written."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--root", "nowhere"], "nowhere: no such folder"),
+            (["--weights", "nowhere"], "nowhere: no such checkpoint"),
+            (["--matcher", "none"], "--matcher none needs --backbone-weights"),
+            ([], "no trained model ships with this version yet"),
+            (["RAW", "--split", "tst"], "split 'tst' is none of trn, val, test"),
+            (["RAW", "--split", "trn"], "trn.txt: no such list of pairs"),
+            (["RAW", "--set", "detph=3"], "unknown key 'detph'; did you mean 'depth'?"),
+            (["RAW", "--frame", "wide"], "frame 'wide': expected"),
+            (["RAW", "--device", "tpu9"], "choose auto, cpu or cuda"),
+            (["RAW", "--weights", "x"], "--weights brings its own matcher"),
+            (["--matcher", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),
+        ],
+    )
+    def test_eval(self, spair_root: Path, tmp_path: Path, raw, capsys, arguments, message):
+        out = tmp_path / "out"
+        given = [part for argument in arguments for part in (raw if argument == "RAW" else [argument])]
+        if "--root" in given and "--matcher" not in given:
+            given += raw
+        defaults = ["--benchmark", "spair", "--root", str(spair_root), "--split", "val", "--out", str(out)]
+        assert run("eval", *defaults, *given) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.startswith("transformatcher eval: ")
+        assert "Traceback" not in captured.err
+        assert not (out / "scores.json").exists()
+
+    def test_image_that_does_not_decode(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        (spair_root / "JPEGImages" / "cat" / "b.jpg").write_bytes(b"garbage")
+        arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "out"]
+        assert run("eval", *arguments, *raw) == 2
+        assert "b.jpg: not an image that can be decoded" in capsys.readouterr().err
+
+    def test_unwritable_folder(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        (tmp_path / "file").write_text("")
+        arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "file" / "x"]
+        assert run("eval", *arguments, *raw) == 2
+        assert "cannot be written to" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("argv", [["evla"], ["eval", "--benchmark", "spiar"], ["eval", "--batch", "0"], []])
+    def test_usage(self, argv, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main(argv)
+        assert stopped.value.code == 2
+        assert "usage: transformatcher" in capsys.readouterr().err
+
+
+class TestDataCheck:
+    def test_exit_codes(self, spair_root: Path, tmp_path: Path, capsys):
+        arguments = ["data", "check", "--benchmark", "spair", "--root"]
+        assert run(*arguments, spair_root) == 0
+        assert "no problem found" in capsys.readouterr().out
+        (spair_root / "JPEGImages" / "cat" / "b.jpg").unlink()
+        assert run(*arguments, spair_root) == 1
+        assert "b.jpg: no such image file" in capsys.readouterr().out
+        assert run(*arguments, spair_root, "--json") == 1
+        assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
+        assert run(*arguments, tmp_path / "nowhere") == 2
+
+
+class TestMatch:
+    def test_json_and_picture(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]
+        picture = tmp_path / "p.png"
+        assert run("match", *images, "--keypoints", "10,20;30,40", "--json", "--out", picture, *raw) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert result["keypoints0"] == [[10, 20], [30, 40]]
+        assert len(result["keypoints1"]) == len(result["confidence"]) == 2
+        assert picture.stat().st_size > 10_000
+        points = tmp_path / "points.json"
+        points.write_text('{"nose": [10, 20]}')
+        assert run("match", *images, "--keypoints", points, *raw) == 0
+        assert "1 points of a.jpg on b.jpg" in capsys.readouterr().out
+        assert run("match", *images, *raw) == 0
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--keypoints", "10;20"], "expected 'x,y;x,y'"),
+            (["--keypoints", "nowhere.json"], "nowhere.json: cannot be read"),
+            (["--keypoints", ";"], "no point there"),
+            (["--keypoints", "10,2000"], "lies outside the image of 80 × 60 pixels"),
+            (["--keypoints", "nan,1"], "number 0 is (nan"),
+            (["--out", "picture.txt"], "a picture's name ends in .png"),
+        ],
+    )
+    def test_mistakes(self, spair_root: Path, raw, capsys, options, message):
+        images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]
+        assert run("match", *images, *options, *raw) == 2
+        assert message in capsys.readouterr().err
+
+    def test_demo(self, tmp_path: Path, backbone_file, capsys, monkeypatch):
+        assert run("demo", "--out", tmp_path, "--backbone-weights", backbone_file) == 0
+        assert "No trained model ships with this version yet." in capsys.readouterr().out
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["cat_a-cat_b.png", "cat_a-cat_c.png"]
+        monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
+        assert run("demo", "--out", tmp_path) == 0
+        assert "no ImageNet weights are at hand" in " ".join(capsys.readouterr().out.split())
+
+
+def test_names_that_the_parser_repeats_are_the_real_ones():
+    assert BENCHMARKS == REAL_BENCHMARKS
+    assert BackboneName.__args__ == BACKBONES
+
+
+def test_help_and_import_do_not_wait_for_torch():
+    code = (
+        "import sys, transformatcher, transformatcher.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    help_text = subprocess.run([sys.executable, "-m", "transformatcher.cli", "--help"], capture_output=True, check=True)
+    assert b"eval" in help_text.stdout

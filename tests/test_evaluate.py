@@ -1,0 +1,161 @@
+"""Predictions to disk, interruption, scores by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from transformatcher.coords import grid_norm
+from transformatcher.data.spair import load_spair
+from transformatcher.errors import InputError
+from transformatcher.evaluate import (
+    Prediction,
+    headline,
+    left_out,
+    parse_alphas,
+    parse_frame,
+    predict_to_disk,
+    read_predictions,
+    score,
+)
+from transformatcher.keypoints import bilinear_sample
+from transformatcher.models.matcher import TransforMatcher
+from transformatcher.schema import Flow
+
+
+class Identity(TransforMatcher):
+    """A matcher that finds every point where it was, in normalised coordinates; counts the pairs it saw."""
+
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.seen = 0
+
+    def forward(self, src, trg):
+        self.seen += len(src)
+        flow = grid_norm((4, 4), like=trg).expand(len(src), 4, 4, 2)
+        return Flow(trg_norm=flow, peak=torch.ones(len(src), 4, 4))
+
+    def transfer(self, flow, points):
+        return bilinear_sample(flow.trg_norm, points)
+
+
+def predict(model, pairs, out, run=None, **options):
+    return predict_to_disk(
+        model, pairs, out, run or {"a": 1}, image_size=(32, 32), device=torch.device("cpu"), batch=1, **options
+    )
+
+
+def prediction(name="p", category="cat", error=0.0, **changes) -> Prediction:
+    fields = {
+        "name": name, "category": category, "src_size": [100, 200], "trg_size": [100, 200], "kp_index": [0, 1],
+        "src_kps": [[1.0, 1.0], [2.0, 2.0]], "trg_kps": [[20.0, 20.0], [120.0, 60.0]],
+        "pred_kps": [[20.0, 20.0], [120.0 + error, 60.0]], "peak": [1.0, 1.0],
+        "trg_bbox": [10.0, 10.0, 130.0, 70.0], "difficulty": {},
+    }  # fmt: skip
+    return Prediction(**(fields | changes))
+
+
+class TestPredictions:
+    def test_written_in_original_pixels(self, spair_root: Path, tmp_path: Path):
+        model = Identity()
+        seen = []
+        pairs = load_spair(spair_root, "val")
+        predict(model, pairs, tmp_path / "out", track=lambda done, total: seen.append((done, total)))
+        first = read_predictions(tmp_path / "out")[0]
+        for predicted, source in zip(first.pred_kps, first.src_kps, strict=True):
+            assert predicted == pytest.approx(source, abs=1e-3)
+        assert first.trg_size == [60, 80]
+        assert seen == [(0, 2), (1, 2), (2, 2)]
+
+    def test_goes_on_where_it_was_cut_off(self, spair_root: Path, tmp_path: Path):
+        pairs = load_spair(spair_root, "val")
+        whole = predict(Identity(), pairs, tmp_path / "whole").read_text()
+        path = predict(Identity(), pairs, tmp_path / "cut")
+        path.write_text(whole[: len(whole) - 40])  # the second line was being written
+        model = Identity()
+        predict(model, pairs, tmp_path / "cut")
+        assert model.seen == 1
+        assert path.read_text() == whole
+
+    def test_another_run_is_refused(self, spair_root: Path, tmp_path: Path):
+        pairs = load_spair(spair_root, "val")
+        predict(Identity(), pairs, tmp_path, {"weights": "a"})
+        with pytest.raises(InputError, match=r"another run \(weights differ\).*--overwrite"):
+            predict(Identity(), pairs, tmp_path, {"weights": "b"})
+        model = Identity()
+        predict(model, pairs, tmp_path, {"weights": "b"}, overwrite=True)
+        assert model.seen == 2
+
+    def test_bad_folders(self, tmp_path: Path):
+        with pytest.raises(InputError, match="no predictions there"):
+            read_predictions(tmp_path)
+        (tmp_path / "predictions.jsonl").write_text("")
+        with pytest.raises(InputError, match="holds no predictions"):
+            read_predictions(tmp_path)
+        (tmp_path / "predictions.jsonl").write_text('{"name": 1}\n')
+        with pytest.raises(InputError, match="line 1: not a prediction"):
+            read_predictions(tmp_path)
+
+
+class TestScores:
+    def test_by_hand_in_both_frames(self):
+        # The target is 200 × 100; one of two points is 11 pixels off along x.
+        pairs = [prediction("a", error=11.0), prediction("b")]
+        original = score(pairs, frame=None, alphas=[0.05, 0.1, 0.15])
+        # img: 200 · 0.05 = 10 < 11 < 200 · 0.1; bbox: 120 · 0.1 = 12; bbox-kp: 100 · 0.1 = 10
+        assert original["pck"]["img"]["0.05"]["per_pair"] == 75
+        assert original["pck"]["img"]["0.1"]["per_pair"] == 100
+        assert original["pck"]["bbox"]["0.1"]["per_pair"] == 100
+        assert original["pck"]["bbox-kp"]["0.1"]["per_pair"] == 75
+        assert original["pck"]["bbox-kp"]["0.15"]["per_pair"] == 100
+        # bbox-padded: (120 + 2) · 0.1 = 12.2
+        assert original["pck"]["bbox-padded"]["0.1"]["per_pair"] == 100
+        resized = score(pairs, alphas=[0.05, 0.1])
+        # x · 1.2, y · 2.4: the error becomes 13.2; img 240 · 0.05 = 12; boxes: 144 wide, 144 high; keypoints 120 wide
+        assert resized["frame"] == "240x240"
+        assert resized["pck"]["img"]["0.05"]["per_pair"] == 75
+        assert resized["pck"]["bbox"]["0.1"]["per_pair"] == 100
+        assert resized["pck"]["bbox-kp"]["0.1"]["per_pair"] == 75
+
+    def test_shape_of_the_result(self):
+        pairs = [
+            prediction("a", error=50.0, difficulty={"scale": 0}),
+            prediction("b", category="dog", difficulty={"scale": 2}, kp_index=[0], src_kps=[[1.0, 1.0]],
+                       trg_kps=[[20.0, 20.0]], pred_kps=[[20.0, 20.0]], peak=[1.0]),
+        ]  # fmt: skip
+        scores = score(pairs)
+        assert (scores["n_pairs"], scores["n_points"]) == (2, 3)
+        cell = scores["pck"]["img"]["0.1"]
+        assert cell["per_pair"] == 75
+        assert cell["per_point"] == pytest.approx(66.667)
+        assert 50 <= cell["ci95"][0] <= cell["ci95"][1] <= 100
+        assert set(scores["pck"]["bbox"]) == {"0.01", "0.05", "0.1", "0.15"}
+        assert scores["per_category"]["cat"]["img"]["0.1"]["per_pair"] == 50
+        assert scores["difficulty"]["scale"]["hard"]["bbox"]["0.1"]["per_pair"] == 100
+        assert "medium" not in scores["difficulty"]["scale"]
+
+    def test_kind_without_boxes_is_left_out_and_said(self):
+        pairs = [prediction("a"), prediction("b", trg_bbox=None)]
+        assert list(score(pairs)["pck"]) == ["img", "bbox-kp", "bbox-padded"]
+        assert left_out(pairs) == "no bbox threshold: 1 of 2 pairs have no object box"
+        assert left_out(pairs[:1]) == ""
+
+    def test_headline(self, tmp_path: Path):
+        scores = score([prediction("a", trg_bbox=None)])
+        (tmp_path / "run.json").write_text(json.dumps({"benchmark": "pfwillow"}))
+        assert headline(scores, tmp_path) == ("bbox-kp", "0.1")
+        assert headline(scores, tmp_path / "nowhere") == ("img", "0.1")
+        with pytest.raises(InputError, match="choose one of img, bbox-kp, bbox-padded"):
+            headline(scores, tmp_path, "bbox")
+
+    def test_options(self):
+        assert parse_frame("original") is None
+        assert parse_frame("240") == (240, 240)
+        assert parse_frame("240x320") == (240, 320)
+        assert parse_alphas([0.1, 0.05, 0.1]) == [0.05, 0.1]
+        with pytest.raises(InputError, match="frame '24o'"):
+            parse_frame("24o")
+        with pytest.raises(InputError, match="positive"):
+            parse_alphas([0.0])
