@@ -65,6 +65,23 @@ class TestEval:
         arguments = ["--benchmark", benchmark, "--root", root, "--out", tmp_path / "out", "--limit", 3]
         assert run("eval", *arguments, *raw) == 0
 
+    def test_settings_from_a_file(self, willow_root: Path, tmp_path: Path, raw, capsys):
+        config = tmp_path / "raw.toml"
+        config.write_text("[model]\nimage_size = [96, 64]\nstages = [3]\n")
+        arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--out", tmp_path / "out", *raw[:-4]]
+        assert run("eval", *arguments, "--config", config) == 0
+        assert json.loads((tmp_path / "out" / "run.json").read_text())["model"]["image_size"] == [96, 64]
+        config.write_text("[model]\nimage_sise = 3\n")
+        assert run("eval", *arguments, "--config", config) == 2
+        assert "raw.toml: unknown key 'image_sise'; did you mean 'image_size'?" in capsys.readouterr().err
+
+    def test_other_weights_are_another_run(self, willow_root: Path, tmp_path: Path, raw, backbone_file, capsys):
+        arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--out", tmp_path / "out", *raw]
+        assert run("eval", *arguments) == 0
+        save_file(ResNetFeatures("resnet50_v1").state_dict(), backbone_file)  # the same file, trained further
+        assert run("eval", *arguments) == 2
+        assert "weights_hash differ" in capsys.readouterr().err
+
     def test_checkpoint(self, willow_root: Path, tmp_path: Path):
         settings = {"backbone": "resnet50", "stages": [3], "depth": 1, "image_size": [64, 64], "sampler": "bilinear"}
         config = model_config(settings)

@@ -20,7 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"transformatcher {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
+        resumable = args.command == "eval"
+        print("\ninterrupted" + "; the same command goes on where it stopped" * resumable, file=sys.stderr)
         return 130
 
 
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--limit", type=_count, metavar="N", help="the first N pairs only (coco draws 1000 or N)")
     evaluate.add_argument("--seed", type=int, default=0, help="coco: which pairs are drawn (%(default)s)")
     evaluate.add_argument("--batch", type=_count, default=8, metavar="N", help="pairs at a time (%(default)s)")
-    evaluate.add_argument("--workers", type=int, default=0, metavar="N", help="processes that decode (%(default)s)")
+    evaluate.add_argument("--threads", type=_count, default=2, metavar="N", help="threads that decode (%(default)s)")
     _score_arguments(evaluate)
     evaluate.set_defaults(run=_lazy("evaluate"))
 
@@ -82,6 +83,7 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", metavar="DIR", help="a checkpoint folder (model.safetensors and config.json)")
     parser.add_argument("--matcher", choices=("none",), help="none: raw mean correlation of the backbone's layers")
+    parser.add_argument("--config", metavar="FILE", help="settings for --matcher none: a .toml with a [model] table")
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the model"
     )

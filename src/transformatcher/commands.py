@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -15,13 +16,14 @@ from rich.progress import track as rich_track
 from rich.table import Table
 
 from transformatcher.checkpoint import load_checkpoint
-from transformatcher.config import ModelConfig, model_config, parse_overrides, to_plain
+from transformatcher.config import ModelConfig, model_config, parse_overrides, read_model_table, to_plain
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.check import check_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
     PUBLISHED_FRAME,
     SCORES,
+    fingerprint,
     headline,
     left_out,
     parse_alphas,
@@ -40,6 +42,7 @@ from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher, pick_device
 from transformatcher.schema import Matches
+from transformatcher.tensors import hash_tensors
 from transformatcher.visualize import draw_matches, plot_scores, save_figure
 
 STDOUT = Console()
@@ -103,9 +106,10 @@ def evaluate(args: argparse.Namespace) -> int:
         "benchmark": args.benchmark,
         "split": args.split,
         "n_pairs": len(pairs),
-        "seed": args.seed if args.benchmark == "coco" else None,
+        "pairs": fingerprint(pairs),
         "model": to_plain(config),
         "weights": description,
+        "weights_hash": hash_tensors(model.state_dict()),
     }
     with _progress("predicting") as track:
         predict_to_disk(
@@ -116,7 +120,7 @@ def evaluate(args: argparse.Namespace) -> int:
             image_size=config.image_size,
             device=device,
             batch=args.batch,
-            workers=args.workers,
+            threads=args.threads,
             overwrite=args.overwrite,
             track=track,
         )
@@ -163,8 +167,8 @@ def _load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig,
     if args.weights and (args.matcher or args.backbone or args.backbone_weights):
         raise InputError("--weights brings its own matcher and backbone; leave --matcher and --backbone… out")
     if args.weights:
-        if args.settings:
-            raise InputError("--set goes with --matcher none; a checkpoint's settings are fixed")
+        if args.settings or args.config:
+            raise InputError("--set and --config go with --matcher none; a checkpoint's settings are fixed")
         model, config = load_checkpoint(Path(args.weights))
         return model, config, str(args.weights)
     if args.matcher != "none":
@@ -177,8 +181,13 @@ def _load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig,
             "--matcher none needs --backbone-weights: a .safetensors file, or a torchvision name such as IMAGENET1K_V1 "
             "(with --backbone resnet50 or resnet101)"
         )
-    overrides = parse_overrides(args.settings)
-    config = model_config({"backbone": args.backbone or "resnet50_v1", **overrides, "variant": "raw"}, source="--set")
+    settings = {"backbone": "resnet50_v1"}
+    if args.config:
+        path = Path(args.config)
+        model_config(settings := settings | read_model_table(path), source=str(path))
+    if args.backbone:
+        settings["backbone"] = args.backbone
+    config = model_config({**settings, **parse_overrides(args.settings), "variant": "raw"}, source="--set")
     model = build_matcher(config)
     load_backbone_weights(model.backbone, args.backbone_weights, download=args.download)
     return model, config, f"raw correlation, {Path(args.backbone_weights).name}"
@@ -262,24 +271,22 @@ def _read_points(text: str) -> list[list[float]]:
     return points
 
 
-class _progress:  # noqa: N801 (used like a function)
-    """A progress bar as a ``track(done, total)`` callable."""
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar with pairs a second and the time left, as a ``track(done, total)`` function."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=STDERR) as bar:
+        task = bar.add_task(what, total=None, rate="")
 
-    def __init__(self, what: str) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self.bar = Progress(*columns, console=STDERR)
-        self.task = self.bar.add_task(what, total=None, rate="")
+        def track(done: int, total: int) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=done, total=total, rate=f"{speed:.1f} pairs/s" if speed else "")
 
-    def __enter__(self) -> Any:
-        self.bar.start()
-        return lambda done, total: self.bar.update(self.task, completed=done, total=total)
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        yield track

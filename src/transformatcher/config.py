@@ -88,6 +88,11 @@ def check_keys(given: Mapping[str, Any], valid: Sequence[str], source: str) -> N
 
 def read_model_config(path: Path) -> ModelConfig:
     """A .toml file (its [model] table) or a .json file (the whole) → ModelConfig."""
+    return model_config(read_model_table(path), source=str(path))
+
+
+def read_model_table(path: Path) -> dict[str, Any]:
+    """The keys that a .toml file (in its [model] table) or a .json file gives, unchecked."""
     if not path.is_file():
         raise InputError(f"{path}: no such config file")
     try:
@@ -100,7 +105,7 @@ def read_model_config(path: Path) -> ModelConfig:
     if path.suffix != ".json":
         check_keys(data, ["model"], str(path))
         data = data.get("model", {})
-    return model_config(data, source=str(path))
+    return data
 
 
 def parse_overrides(settings: Sequence[str]) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """Matcher and pairs → predictions on disk → scores. Two passes, so that another protocol costs only seconds."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from transformatcher.coords import norm_to_px, rescale_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair
@@ -65,7 +67,7 @@ def predict_to_disk(
     image_size: Size,
     device: torch.device,
     batch: int = 8,
-    workers: int = 0,
+    threads: int = 2,
     overwrite: bool = False,
     track: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Path:
@@ -76,7 +78,7 @@ def predict_to_disk(
         pairs: with distinct names.
         out: created if need be. A folder that holds predictions of another ``run`` is refused.
         run: what the predictions depend on (model, weights, data), kept in ``out/run.json``.
-        image_size, device, batch, workers: how to run.
+        image_size, device, batch, threads: how to run.
         overwrite: throw away what is there, whatever run it came from.
         track: called with the numbers of pairs done and in all.
     """
@@ -85,7 +87,7 @@ def predict_to_disk(
     todo = [pair for pair in pairs if pair.name not in done]
     track(len(pairs) - len(todo), len(pairs))
     with path.open("a", encoding="utf-8") as file:
-        for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, workers), 1):
+        for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, threads), 1):
             file.write(json.dumps(asdict(prediction)) + "\n")
             file.flush()
             track(len(pairs) - len(todo) + count, len(pairs))
@@ -103,24 +105,34 @@ def read_predictions(out: Path) -> list[Prediction]:
     return predictions
 
 
-class _Decoded(Dataset[LoadedPair]):
-    """Pairs, decoded when asked for."""
+def fingerprint(pairs: Iterable[ImagePair]) -> str:
+    """A short hash of what the pairs say: which they are and where their keypoints lie."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update(pair.name.encode())
+        for array in (pair.src_kps_px, pair.trg_kps_px, pair.visible):
+            digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
 
-    def __init__(self, pairs: Sequence[ImagePair], size: Size) -> None:
-        self.pairs, self.size = pairs, size
 
-    def __len__(self) -> int:
-        return len(self.pairs)
+def _decoded_batches(pairs: Sequence[ImagePair], size: Size, batch: int, threads: int) -> Iterator[list[LoadedPair]]:
+    """Batches of decoded pairs; threads decode the next two while one is in use."""
+    chunks = (pairs[start : start + batch] for start in range(0, len(pairs), batch))
+    with ThreadPoolExecutor(threads) as pool:
 
-    def __getitem__(self, index: int) -> LoadedPair:
-        return load_pair(self.pairs[index], self.size)
+        def submit(most: int) -> list[list[Future[LoadedPair]]]:
+            return [[pool.submit(load_pair, pair, size) for pair in chunk] for chunk in islice(chunks, most)]
+
+        ahead = submit(2)
+        while ahead:
+            yield [future.result() for future in ahead.pop(0)]
+            ahead += submit(1)
 
 
 def _predict(
-    model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, workers: int
+    model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, threads: int
 ) -> Iterator[Prediction]:
-    loader = DataLoader(_Decoded(pairs, size), batch, num_workers=workers, collate_fn=list)
-    for loaded in loader:
+    for loaded in _decoded_batches(pairs, size, batch, threads):
         tensors = collate(loaded)
         with torch.inference_mode():
             flow = model(tensors.src.to(device), tensors.trg.to(device))

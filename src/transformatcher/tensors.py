@@ -1,5 +1,6 @@
 """safetensors file ↔ module, strictly: every key and shape must fit, and the first that does not is named."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,6 +46,15 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str)
         raise InputError(f"{source}: these weights belong to another architecture ({'; '.join(found)})")
     with torch.no_grad():
         module.load_state_dict(given, strict=True)
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A short hash of names and values, to tell one set of weights from another."""
+    digest = hashlib.sha256()
+    for key in sorted(tensors):
+        digest.update(key.encode())
+        digest.update(tensors[key].detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def _first(keys: list[str], most: int = 3) -> str:

@@ -16,7 +16,7 @@ BENCHMARKS: tuple[Benchmark, ...] = get_args(Benchmark)
 def load_benchmark(
     benchmark: Benchmark, root: Path, split: str = "test", *, n_pairs: int = 1000, seed: int = 0
 ) -> list[ImagePair]:
-    """All pairs of a split; for ``coco``, the first ``n_pairs`` of the sequence that ``seed`` draws."""
+    """All pairs of a split; for ``coco``, the first ``n_pairs`` different ones of the sequence that ``seed`` draws."""
     if benchmark == "spair":
         return load_spair(root, split)
     if benchmark == "pfpascal":
@@ -24,4 +24,10 @@ def load_benchmark(
     if benchmark == "pfwillow":
         return load_pfwillow(root, split)
     sampler = CocoPairs(load_coco_objects(*find_coco(root, find_split(split))), seed=seed)
-    return [sampler[index] for index in range(n_pairs)]
+    drawn: dict[str, ImagePair] = {}
+    for index in range(10 * n_pairs):  # a small file may not have as many different pairs
+        pair = sampler[index]
+        drawn.setdefault(pair.name, pair)
+        if len(drawn) == n_pairs:
+            break
+    return list(drawn.values())
