@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
+from matplotlib.patheffects import Normal, Stroke
 
 from transformatcher.schema import Matches
 
@@ -24,21 +25,25 @@ def draw_matches(
     figure = Figure(figsize=(height * sum(ratios) + 0.9, height + 0.35), dpi=110, layout="constrained")
     axes = figure.subplots(1, 2, width_ratios=ratios)
     for axis, image in zip(axes, (src, trg), strict=True):
-        axis.imshow(image)
+        h, w = image.shape[:2]
+        axis.imshow(image, extent=(0, w, h, 0))  # pixel coordinates as everywhere here: (0, 0) is the corner
+        axis.set_autoscale_on(False)
         axis.set_axis_off()
     n = len(matches.keypoints0)
-    top = float(matches.confidence.max()) if n else 1.0
+    top = float(np.percentile(matches.confidence, 95)) if n else 1.0
     norm = mpl.colors.Normalize(0, max(top, 1e-6))
-    size, width = (70, 1.8) if n <= 30 else (12, 0.8)
+    diameter, width = (9.0, 1.8) if n <= 30 else (3.5, 0.8)  # in points, as are line widths
     for index in np.argsort(matches.confidence):  # the surest on top
         colour = mpl.colormaps[COLOURS](norm(matches.confidence[index]))
         ends = matches.keypoints0[index], matches.keypoints1[index]
         for axis, (x, y) in zip(axes, ends, strict=True):
-            axis.scatter(x, y, s=size, color=colour, edgecolors="black", linewidths=0.8, zorder=3)
+            axis.scatter(x, y, s=diameter**2, color=colour, edgecolors="black", linewidths=0.8, clip_on=False)
             if n <= 30:
                 ink = "black" if np.mean(colour[:3]) > 0.45 else "white"
-                axis.annotate(str(index + 1), (x, y), ha="center", va="center", fontsize=6, color=ink, zorder=4)
-        line = ConnectionPatch(*ends, "data", "data", axesA=axes[0], axesB=axes[1], color=colour, lw=width, alpha=0.8)
+                axis.annotate(str(index + 1), (x, y), ha="center", va="center", fontsize=6, color=ink)
+        line = ConnectionPatch(*ends, "data", "data", axesA=axes[0], axesB=axes[1], color=colour, lw=width)
+        line.shrinkA = line.shrinkB = diameter / 2  # up to the rim, not over the number
+        line.set_path_effects([Stroke(linewidth=width + 1.2, foreground="black", alpha=0.6), Normal()])
         line.set_in_layout(False)
         figure.add_artist(line)
     bar = figure.colorbar(mpl.cm.ScalarMappable(norm, COLOURS), ax=axes, fraction=0.03, pad=0.01)
