@@ -21,12 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons = {
         "gpu": "no CUDA device" if not torch.cuda.is_available() else "",
-        "data": f"no benchmark folders in {DATA.name}" if not DATA.is_dir() else "",
+        "data": "no benchmark folders; TRANSFORMATCHER_DATA says where they are" if not DATA.is_dir() else "",
         "slow": "slow; run with --run-slow" if not config.getoption("--run-slow") else "",
     }
     for item in items:
         for marker, reason in reasons.items():
-            if reason and marker in item.keywords:
+            if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -55,7 +55,7 @@ class TestEval:
             image.unlink()
         assert run("score", "--out", out, "--frame", "original", "--alpha", 0.2, "--thres", "img") == 0
         assert "frame original" in capsys.readouterr().out
-        scores = json.loads((out / "scores-original.json").read_text())
+        scores = json.loads((out / "scores-original-alpha-0.2.json").read_text())
         assert list(scores["pck"]["img"]) == ["0.2"]
         assert json.loads((out / "scores.json").read_text())["frame"] == "240x240"
 
@@ -105,8 +105,13 @@ class TestBadInput:
             (["RAW", "--set", "detph=3"], "unknown key 'detph'; did you mean 'depth'?"),
             (["RAW", "--frame", "wide"], "frame 'wide': expected"),
             (["RAW", "--device", "tpu9"], "choose auto, cpu or cuda"),
+            (["RAW", "--device", "meta"], "torch cannot use it here"),
             (["RAW", "--weights", "x"], "--weights brings its own matcher"),
-            (["--matcher", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),
+            (["RAW", "--set", "matcher=match2match"], "leave 'matcher' out of the settings"),
+            (["RAW", "--set", "variant=paper"], "leave 'variant' out of the settings"),
+            (["RAW", "--alpha", "nan"], "tolerances must be positive"),
+            (["RAW", "--out", ""], "--out is empty"),
+            (["--matcher", "none", "--backbone-weights", "gone.safetensors"], "which network are they for?"),
         ],
     )
     def test_eval(self, spair_root: Path, tmp_path: Path, raw, capsys, arguments, message):
@@ -132,9 +137,12 @@ class TestBadInput:
         (tmp_path / "file").write_text("")
         arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "file" / "x"]
         assert run("eval", *arguments, *raw) == 2
-        assert "cannot be written to" in capsys.readouterr().err
+        assert "cannot be made a folder" in capsys.readouterr().err
+        assert run("eval", *arguments[:-1], tmp_path / "file", "--overwrite", *raw) == 2
 
-    @pytest.mark.parametrize("argv", [["evla"], ["eval", "--benchmark", "spiar"], ["eval", "--batch", "0"], []])
+    @pytest.mark.parametrize(
+        "argv", [["evla"], ["eval", "--benchmark", "spiar"], ["eval", "--batch", "0"], ["eval", "--seed", "-1"], []]
+    )
     def test_usage(self, argv, capsys):
         with pytest.raises(SystemExit) as stopped:
             main(argv)
@@ -174,8 +182,10 @@ class TestMatch:
         ("options", "message"),
         [
             (["--keypoints", "10;20"], "expected 'x,y;x,y'"),
-            (["--keypoints", "nowhere.json"], "nowhere.json: cannot be read"),
+            (["--keypoints", "nowhere.json"], "nowhere.json: no such file"),
             (["--keypoints", ";"], "no point there"),
+            (["--keypoints", ""], "no point there"),
+            (["--out", "."], ".: a folder; name the picture itself"),
             (["--keypoints", "10,2000"], "lies outside the image of 80 × 60 pixels"),
             (["--keypoints", "nan,1"], "number 0 is (nan"),
             (["--out", "picture.txt"], "a picture's name ends in .png"),
@@ -187,7 +197,10 @@ class TestMatch:
         assert message in capsys.readouterr().err
 
     def test_demo(self, tmp_path: Path, backbone_file, capsys, monkeypatch):
-        assert run("demo", "--out", tmp_path, "--backbone-weights", backbone_file) == 0
+        assert run("demo", "--out", tmp_path, "--backbone-weights", backbone_file) == 2
+        assert "which network are they for?" in capsys.readouterr().err
+        weights = ["--backbone", "resnet50_v1", "--backbone-weights", backbone_file]
+        assert run("demo", "--out", tmp_path, *weights) == 0
         assert "No trained model ships with this version yet." in capsys.readouterr().out
         assert sorted(path.name for path in tmp_path.iterdir()) == ["cat_a-cat_b.png", "cat_a-cat_c.png"]
         monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))

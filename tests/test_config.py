@@ -39,11 +39,19 @@ def test_round_trip_through_plain_data():
         ({"image_size": [8, 240]}, "at least 32"),
         ({"grid": [1, 15]}, "at least 2 cells"),
         ({"heads": 0}, "at least 1"),
+        ({"depth": True}, "depth = True: expected int"),
+        ({"sigma": float("inf")}, "positive and finite"),
+        ({"grid": "wide"}, "grid = 'wide': expected"),
     ],
 )
 def test_bad_values_are_named(values, message):
     with pytest.raises(InputError, match=message):
         model_config(values)
+
+
+def test_one_number_stands_for_a_square():
+    config = model_config({"image_size": 480, "grid": 30, "stages": 3})
+    assert (config.image_size, config.grid, config.stages) == ((480, 480), (30, 30), (3,))
 
 
 def test_toml_file(tmp_path: Path):
@@ -52,6 +60,9 @@ def test_toml_file(tmp_path: Path):
     assert read_model_config(path).depth == 3
     path.write_text("[modle]\n")
     with pytest.raises(InputError, match=r"c\.toml: unknown key 'modle'; did you mean 'model'"):
+        read_model_config(path)
+    path.write_text("model = 3")
+    with pytest.raises(InputError, match="expected a table of keys, found int"):
         read_model_config(path)
     path.write_text("depth =")
     with pytest.raises(InputError, match="not valid toml"):

@@ -1,8 +1,10 @@
 """Predictions to disk, interruption, scores by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,13 +14,15 @@ from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
     Prediction,
+    fingerprint,
     headline,
-    left_out,
     parse_alphas,
     parse_frame,
     predict_to_disk,
     read_predictions,
+    remarks,
     score,
+    scores_name,
 )
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.models.matcher import TransforMatcher
@@ -139,14 +143,41 @@ class TestScores:
     def test_kind_without_boxes_is_left_out_and_said(self):
         pairs = [prediction("a"), prediction("b", trg_bbox=None)]
         assert list(score(pairs)["pck"]) == ["img", "bbox-kp", "bbox-padded"]
-        assert left_out(pairs) == "no bbox threshold: 1 of 2 pairs have no object box"
-        assert left_out(pairs[:1]) == ""
+        assert remarks(pairs, Path("nowhere")) == ["no bbox threshold: 1 of 2 pairs have no object box"]
+        assert remarks(pairs[:1], Path("nowhere")) == []
+
+    def test_unfinished_runs_and_points_outside_are_said(self, tmp_path: Path):
+        (tmp_path / "run.json").write_text('{"n_pairs": 9}')
+        outside = prediction("a", trg_kps=[[20.0, 20.0], [120.0, 260.0]])
+        unfinished, stray = remarks([outside], tmp_path)
+        assert unfinished == "unfinished: 1 of 9 pairs are predicted so far"
+        assert stray.startswith("1 true keypoints lie outside")
+
+    def test_another_protocol_has_another_file(self):
+        assert scores_name((240, 240), [0.01, 0.05, 0.1, 0.15]) == "scores.json"
+        assert scores_name(None, [0.2]) == "scores-original-alpha-0.2.json"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"trg_bbox_px": np.array([0.0, 0.0, 5.0, 5.0])},
+            {"flip": True},
+            {"difficulty": {"scale": 2}},
+            {"category": "x"},
+        ],
+    )
+    def test_every_part_of_the_annotation_counts(self, spair_root: Path, change):
+        pair = load_spair(spair_root, "val")[0]
+        assert fingerprint([pair]) == fingerprint([replace(pair)])
+        assert fingerprint([pair]) != fingerprint([replace(pair, **change)])
 
     def test_headline(self, tmp_path: Path):
         scores = score([prediction("a", trg_bbox=None)])
         (tmp_path / "run.json").write_text(json.dumps({"benchmark": "pfwillow"}))
         assert headline(scores, tmp_path) == ("bbox-kp", "0.1")
         assert headline(scores, tmp_path / "nowhere") == ("img", "0.1")
+        (tmp_path / "run.json").write_text("{")  # damaged
+        assert headline(scores, tmp_path) == ("img", "0.1")
         with pytest.raises(InputError, match="choose one of img, bbox-kp, bbox-padded"):
             headline(scores, tmp_path, "bbox")
 
@@ -157,5 +188,6 @@ class TestScores:
         assert parse_alphas([0.1, 0.05, 0.1]) == [0.05, 0.1]
         with pytest.raises(InputError, match="frame '24o'"):
             parse_frame("24o")
-        with pytest.raises(InputError, match="positive"):
-            parse_alphas([0.0])
+        for bad in (0.0, float("nan"), float("inf")):
+            with pytest.raises(InputError, match="positive"):
+                parse_alphas([bad])

@@ -49,12 +49,24 @@ def test_without_keypoints_the_consistent_cells(matcher: Matcher, photo: np.ndar
     [
         ([[10.0, float("nan")]], "number 0 is"),
         ([[1.0, 1.0], [500.0, 3.0]], r"number 1, \(500, 3\), lies outside the image of 200 × 120 pixels"),
-        ([[1.0, 2.0, 3.0]], "expected points"),
+        ([[1.0, 2.0, 3.0]], r"expected n points \(x, y\), got numbers of shape \(1, 3\)"),
+        (np.array([1.0, 2.0]), "expected n points"),
     ],
 )
 def test_bad_keypoints(matcher: Matcher, photo: np.ndarray, points, message):
     with pytest.raises(InputError, match=message):
         matcher.match(photo, photo, points)
+
+
+def test_arrays_of_every_kind(matcher: Matcher, photo: np.ndarray):
+    grey, rgba = photo[..., 0], np.dstack([photo, np.full(photo.shape[:2], 255, dtype=np.uint8)])
+    points = [[50, 30]]
+    np.testing.assert_allclose(
+        matcher.match(rgba, photo, points).keypoints1, matcher.match(photo, photo, points).keypoints1
+    )
+    assert matcher.match(grey, photo, points).keypoints1.shape == (1, 2)
+    with pytest.raises(InputError, match=r"expected uint8 .* got float64 \(4, 4, 3\)"):
+        matcher.match(np.zeros((4, 4, 3)), photo, points)
 
 
 def test_no_model_ships_yet():

@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from transformatcher.config import ModelConfig, read_model_config, to_plain
 from transformatcher.errors import InputError
+from transformatcher.files import make_folder, write_text
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.tensors import load_strictly, read_safetensors
@@ -17,12 +18,11 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -> None:
     """Write both files under other names first, so that an interrupted save leaves the old ones."""
-    folder.mkdir(parents=True, exist_ok=True)
-    new_weights, new_config = folder / f".{WEIGHTS}.new", folder / f".{CONFIG}.new"
+    make_folder(folder)
+    new_weights = folder / f".{WEIGHTS}.new"
     save_file({key: value.contiguous() for key, value in model.state_dict().items()}, new_weights)
-    new_config.write_text(json.dumps(to_plain(config), indent=2) + "\n", encoding="utf-8")
     os.replace(new_weights, folder / WEIGHTS)  # noqa: PTH105 (atomic on every system, which rename is not)
-    os.replace(new_config, folder / CONFIG)  # noqa: PTH105
+    write_text(folder / CONFIG, json.dumps(to_plain(config), indent=2) + "\n")
 
 
 def load_checkpoint(path: Path) -> tuple[TransforMatcher, ModelConfig]:

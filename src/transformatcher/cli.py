@@ -1,6 +1,7 @@
 """The ``transformatcher`` command: arguments in, exit code out. All work is done elsewhere, imported when needed."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except InputError as error:
         print(f"transformatcher {args.command}: {error}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
+            raise
+        print(f"transformatcher {args.command}: out of memory; choose a smaller --batch or image_size", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         resumable = args.command == "eval"
@@ -54,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--out", required=True, metavar="DIR", help="predictions, scores.json and plot go here")
     evaluate.add_argument("--overwrite", action="store_true", help="replace predictions of another run in DIR")
     evaluate.add_argument("--limit", type=_count, metavar="N", help="the first N pairs only (coco draws 1000 or N)")
-    evaluate.add_argument("--seed", type=int, default=0, help="coco: which pairs are drawn (%(default)s)")
+    evaluate.add_argument("--seed", type=_whole, default=0, help="coco: which pairs are drawn (%(default)s)")
     evaluate.add_argument("--batch", type=_count, default=8, metavar="N", help="pairs at a time (%(default)s)")
     evaluate.add_argument("--threads", type=_count, default=2, metavar="N", help="threads that decode (%(default)s)")
     _score_arguments(evaluate)
@@ -91,7 +97,7 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _backbone_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backbone", choices=BACKBONES, help="with --matcher none (resnet50_v1)")
+    parser.add_argument("--backbone", choices=BACKBONES, help="which network --backbone-weights are for")
     parser.add_argument("--backbone-weights", metavar="FILE", help="a .safetensors file, or torchvision's name")
     parser.add_argument("--download", action="store_true", help="let torchvision fetch weights it has a name for")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
@@ -108,6 +114,12 @@ def _score_arguments(parser: argparse.ArgumentParser) -> None:
         help="the threshold of the table by category (auto: the one the benchmark is published with)",
     )
     parser.add_argument("--alpha", type=float, nargs="+", metavar="A", help="tolerances (0.01 0.05 0.1 0.15)")
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
 
 
 def _count(text: str) -> int:

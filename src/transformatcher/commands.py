@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -21,23 +22,24 @@ from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.check import check_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
-    PUBLISHED_FRAME,
     SCORES,
     fingerprint,
     headline,
-    left_out,
     parse_alphas,
     parse_frame,
     predict_to_disk,
     read_predictions,
+    remarks,
+    scores_name,
     write_scores,
 )
 from transformatcher.evaluate import (
     score as score_predictions,
 )
+from transformatcher.files import make_folder, read_json
 from transformatcher.images import read_image
 from transformatcher.metrics import ALPHAS
-from transformatcher.models.backbone import cached_weights, load_backbone_weights
+from transformatcher.models.backbone import backbone_of, cached_weights, load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher, pick_device
@@ -56,9 +58,9 @@ NO_BACKBONE_WEIGHTS = (
 
 def match(args: argparse.Namespace) -> int:
     """Match two photos; print a table or JSON, draw a picture."""
-    model, config, description = _load_model(args)
-    points = _read_points(args.keypoints) if args.keypoints else None
     _check_picture(args.out)
+    model, config, description = _load_model(args)
+    points = _read_points(args.keypoints) if args.keypoints is not None else None
     matches = Matcher(model, config, args.device).match(args.src, args.trg, points)
     if args.out:
         _draw(Path(args.src), Path(args.trg), matches, Path(args.out), description)
@@ -77,7 +79,9 @@ def demo(args: argparse.Namespace) -> int:
     if weights is None:
         at_hand = [(name, cached_weights(name)) for name in ([backbone] if backbone else ["resnet101", "resnet50"])]
         backbone, weights = next(((name, found) for name, found in at_hand if found), (backbone, None))
-    backbone = backbone or "resnet50_v1"
+        backbone = backbone or "resnet50_v1"
+    backbone = backbone or backbone_of(weights)
+    make_folder(Path(args.out))
     matcher = Matcher.raw(backbone, weights, args.device, download=args.download)
     STDOUT.print(
         f"[bold]No trained model ships with this version yet.[/bold] This is raw multi-layer correlation: {backbone}, "
@@ -99,23 +103,26 @@ def evaluate(args: argparse.Namespace) -> int:
     """Predict every pair of a split, then score."""
     frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
     device = pick_device(args.device)
+    out = _folder(args.out)
     model, config, description = _load_model(args)
     root = Path(args.root)
     pairs = load_benchmark(args.benchmark, root, args.split, n_pairs=args.limit or 1000, seed=args.seed)[: args.limit]
     run = {
         "benchmark": args.benchmark,
-        "split": args.split,
+        "split": None if args.benchmark == "coco" else args.split,
         "n_pairs": len(pairs),
         "pairs": fingerprint(pairs),
         "model": to_plain(config),
         "weights": description,
         "weights_hash": hash_tensors(model.state_dict()),
     }
+    if args.thres == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
+        raise InputError(f"--thres bbox: not every pair of {args.benchmark} has an object box; choose another")
     with _progress("predicting") as track:
         predict_to_disk(
             model.to(device),
             pairs,
-            Path(args.out),
+            out,
             run,
             image_size=config.image_size,
             device=device,
@@ -124,14 +131,13 @@ def evaluate(args: argparse.Namespace) -> int:
             overwrite=args.overwrite,
             track=track,
         )
-    return _score(Path(args.out), frame, alphas, args.thres, SCORES)
+    return _score(out, frame, alphas, args.thres, SCORES)
 
 
 def score(args: argparse.Namespace) -> int:
-    """Score saved predictions; another frame than the published one goes into a file of its own."""
-    frame = parse_frame(args.frame)
-    name = SCORES if frame == PUBLISHED_FRAME else f"scores-{args.frame}.json"
-    return _score(Path(args.out), frame, parse_alphas(args.alpha or ALPHAS), args.thres, name)
+    """Score saved predictions; another protocol than the published one goes into a file of its own."""
+    frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
+    return _score(_folder(args.out), frame, alphas, args.thres, scores_name(frame, alphas))
 
 
 def check_data(args: argparse.Namespace) -> int:
@@ -155,7 +161,8 @@ def check_data(args: argparse.Namespace) -> int:
         STDOUT.print(table)
         for problem in report.problems:
             print(problem)
-        print(f"{len(report.problems)} problems found" if report.problems else "no problem found")
+        n = len(report.problems)
+        print(f"{n} problem{'s' * (n > 1)} found" if n else "no problem found")
     return 1 if report.problems else 0
 
 
@@ -181,13 +188,15 @@ def _load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig,
             "--matcher none needs --backbone-weights: a .safetensors file, or a torchvision name such as IMAGENET1K_V1 "
             "(with --backbone resnet50 or resnet101)"
         )
-    settings = {"backbone": "resnet50_v1"}
+    settings: dict[str, Any] = {}
     if args.config:
-        path = Path(args.config)
-        model_config(settings := settings | read_model_table(path), source=str(path))
-    if args.backbone:
-        settings["backbone"] = args.backbone
-    config = model_config({**settings, **parse_overrides(args.settings), "variant": "raw"}, source="--set")
+        model_config(settings := read_model_table(Path(args.config)), source=args.config)
+    settings |= parse_overrides(args.settings)
+    for key in ("matcher", "variant"):
+        if settings.pop(key, "raw") not in ("raw", "none"):
+            raise InputError(f"--matcher none is raw correlation: leave {key!r} out of the settings")
+    backbone = args.backbone or settings.get("backbone") or backbone_of(args.backbone_weights)
+    config = model_config({**settings, "backbone": backbone, "variant": "raw"}, source="--set")
     model = build_matcher(config)
     load_backbone_weights(model.backbone, args.backbone_weights, download=args.download)
     return model, config, f"raw correlation, {Path(args.backbone_weights).name}"
@@ -201,9 +210,8 @@ def _score(out: Path, frame: tuple[int, int] | None, alphas: list[float], thres:
     picture = path.with_suffix(".png")
     save_figure(plot_scores(scores, kind, alpha, title=out.name), picture)
     _print_scores(scores, kind)
-    for line in (left_out(predictions), f"scores: {path}", f"plot: {picture}"):
-        if line:
-            print(line)
+    for line in (*remarks(predictions, out), f"scores: {path}", f"plot: {picture}"):
+        print(line)
     return 0
 
 
@@ -247,21 +255,27 @@ def _draw(src: Path, trg: Path, matches: Matches, out: Path, title: str) -> None
     save_figure(draw_matches(read_image(src), read_image(trg), matches, title), out)
 
 
+def _folder(out: str) -> Path:
+    if not out:
+        raise InputError("--out is empty; name a folder")
+    return Path(out)
+
+
 def _check_picture(out: str | None) -> None:
-    if out and Path(out).suffix.lower() not in {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}:
+    if out is not None and Path(out).is_dir():
+        raise InputError(f"{out}: a folder; name the picture itself")
+    if out is not None and Path(out).suffix.lower() not in {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}:
         raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
 
 
 def _read_points(text: str) -> list[list[float]]:
     """``"x,y;x,y"`` or the name of a JSON file with [[x, y], …] or {name: [x, y], …}."""
     try:
-        if text.endswith(".json"):
-            data = json.loads(Path(text).read_text(encoding="utf-8"))
-            points = [[float(x), float(y)] for x, y in (data.values() if isinstance(data, dict) else data)]
+        if text.lower().endswith(".json") or (text and Path(text).is_file()):
+            data = read_json(Path(text))
+            points = [[x + 0.0, y + 0.0] for x, y in (data.values() if isinstance(data, dict) else data)]
         else:
             points = [[float(x), float(y)] for x, y in (point.split(",") for point in text.split(";") if point.strip())]
-    except OSError as error:
-        raise InputError(f"{text}: cannot be read ({error.strerror})") from error
     except (ValueError, TypeError) as error:
         raise InputError(
             f"--keypoints {text!r}: expected 'x,y;x,y' or a JSON file with [[x, y], …] ({error})"
@@ -284,9 +298,12 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     )
     with Progress(*columns, console=STDERR) as bar:
         task = bar.add_task(what, total=None, rate="")
+        start, before = time.monotonic(), -1
 
         def track(done: int, total: int) -> None:
-            speed = bar.tasks[0].speed
-            bar.update(task, completed=done, total=total, rate=f"{speed:.1f} pairs/s" if speed else "")
+            nonlocal before
+            before = done if before < 0 else before  # what an earlier run had done does not count as speed
+            rate = (done - before) / max(time.monotonic() - start, 1e-3)
+            bar.update(task, completed=done, total=total, rate=f"{rate:.1f} pairs/s" if rate else "")
 
         yield track

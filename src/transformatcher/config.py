@@ -5,6 +5,7 @@ Configs never enter the model's classes: ``models/build.py`` alone turns them in
 
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -21,7 +22,7 @@ Variant = Literal["paper", "released", "raw"]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that defines a matcher. The defaults are the ``paper`` variant; SPEC section 1 lists the others."""
+    """Everything that defines a matcher. The defaults are the ``paper`` variant; VARIANTS has the others."""
 
     variant: Variant = "paper"
     image_size: tuple[int, int] = (240, 240)  # (h, w); the aspect ratio is not kept
@@ -68,9 +69,16 @@ def model_config(values: Mapping[str, Any] | None = None, source: str = "model c
     variant = given.get("variant", "paper")
     if variant not in VARIANTS:
         raise InputError(f"{source}: variant {variant!r} is none of {', '.join(VARIANTS)}")
-    options = dacite.Config(cast=[tuple], type_hooks={float: _number}, strict=True)
+    for key in ("image_size", "grid"):
+        if _is_number(given.get(key)):  # one side stands for a square
+            given[key] = [given[key], given[key]]
+    if _is_number(given.get("stages")):
+        given["stages"] = [given["stages"]]
+    options = dacite.Config(cast=[tuple], type_hooks={float: _number, int: _whole}, strict=True)
     try:
         config = dacite.from_dict(ModelConfig, {**VARIANTS[variant], **given}, options)
+    except TypeError as error:  # a tuple was wanted, and what came cannot be one
+        raise InputError(f"{source}: a value has the wrong form ({error})") from error
     except dacite.DaciteError as error:
         raise InputError(f"{source}: {_explain(error, given)}") from error
     _check_ranges(config, source)
@@ -96,15 +104,15 @@ def read_model_table(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such config file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid {path.suffix.lstrip('.') or 'TOML'}: {error}") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a table of keys, found {type(data).__name__}")
     if path.suffix != ".json":
         check_keys(data, ["model"], str(path))
         data = data.get("model", {})
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: expected a table of keys, found {type(data).__name__}")
     return data
 
 
@@ -128,9 +136,18 @@ def to_plain(config: ModelConfig) -> dict[str, Any]:
     return plain
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _number(value: Any) -> Any:
     """TOML's 10 is as good a float as 10.0; a string or a boolean is not."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return float(value) if _is_number(value) else str(value)
+
+
+def _whole(value: Any) -> Any:
+    """Python counts True as 1; a config does not."""
+    return str(value) if isinstance(value, bool) else value
 
 
 def _explain(error: dacite.DaciteError, given: Mapping[str, Any]) -> str:
@@ -155,4 +172,4 @@ def _check_ranges(config: ModelConfig, source: str) -> None:
         need(getattr(config, key) >= 1, key, "must be at least 1")
     need(config.depth >= 0, "depth", "must not be negative")
     for key in ("sigma", "temperature", "rotary_base", "sampler_threshold", "sampler_threshold_train"):
-        need(getattr(config, key) > 0, key, "must be positive")
+        need(0 < getattr(config, key) < math.inf, key, "must be positive and finite")

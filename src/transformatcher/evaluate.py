@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ import torch
 from transformatcher.coords import norm_to_px, rescale_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair
 from transformatcher.errors import InputError
+from transformatcher.files import make_folder, read_json, write_text
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.metrics import (
     ALPHAS,
@@ -106,12 +108,14 @@ def read_predictions(out: Path) -> list[Prediction]:
 
 
 def fingerprint(pairs: Iterable[ImagePair]) -> str:
-    """A short hash of what the pairs say: which they are and where their keypoints lie."""
+    """A short hash of all that the pairs' annotations say."""
     digest = hashlib.sha256()
     for pair in pairs:
-        digest.update(pair.name.encode())
-        for array in (pair.src_kps_px, pair.trg_kps_px, pair.visible):
-            digest.update(array.tobytes())
+        digest.update(
+            repr((pair.name, pair.category, pair.flip, pair.orient, sorted(pair.difficulty.items()))).encode()
+        )
+        for array in (pair.src_kps_px, pair.trg_kps_px, pair.visible, pair.src_bbox_px, pair.trg_bbox_px):
+            digest.update(b"none" if array is None else array.tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -157,24 +161,30 @@ def _predict(
 
 
 def _prepare_folder(out: Path, run: Mapping[str, Any], overwrite: bool) -> Path:
-    run_path, path = out / RUN, out / PREDICTIONS
+    path = out / PREDICTIONS
     text = json.dumps(run, indent=2, sort_keys=True) + "\n"
+    make_folder(out)
     if overwrite:
         path.unlink(missing_ok=True)
     elif path.exists():
-        before = json.loads(run_path.read_text(encoding="utf-8")) if run_path.is_file() else {}
+        before = read_run(out)
         differing = [key for key in sorted({*before, *run}) if before.get(key) != json.loads(text).get(key)]
         if differing:
             raise InputError(
                 f"{out}: holds predictions of another run ({', '.join(differing)} differ); "
                 "choose another --out, or give --overwrite"
             )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        run_path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written to ({error.strerror})") from error
+    write_text(out / RUN, text)
     return path
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """What the predictions in a folder depend on; empty where that cannot be told."""
+    try:
+        run = read_json(out / RUN)
+    except InputError:
+        return {}
+    return run if isinstance(run, dict) else {}
 
 
 def _read_lines(path: Path) -> Iterator[Prediction]:
@@ -275,25 +285,47 @@ def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[
     """The threshold kind and α to show where there is room for one: what the benchmark's publications use, and 0.1."""
     kinds = list(scores["pck"])
     if kind == "auto":
-        run_path = out / RUN
-        run = json.loads(run_path.read_text(encoding="utf-8")) if run_path.is_file() else {}
-        kind = PUBLISHED_KIND.get(run.get("benchmark", ""), "img")
+        kind = PUBLISHED_KIND.get(read_run(out).get("benchmark", ""), "img")
+        kind = kind if kind in kinds else "img"
     if kind not in kinds:
         raise InputError(f"threshold {kind!r}: not every pair has the box it needs; choose one of {', '.join(kinds)}")
     alphas = list(scores["pck"][kind])
     return kind, "0.1" if "0.1" in alphas else alphas[-1]
 
 
-def left_out(predictions: Sequence[Prediction]) -> str:
-    """A sentence on the pairs for which no object box is known, if there are any."""
+def remarks(predictions: Sequence[Prediction], out: Path) -> list[str]:
+    """Sentences on what a reader of the scores should know."""
+    found = []
+    wanted = read_run(out).get("n_pairs", len(predictions))
+    if wanted != len(predictions):
+        found.append(f"unfinished: {len(predictions)} of {wanted} pairs are predicted so far")
     without = sum(prediction.trg_bbox is None for prediction in predictions)
-    return f"no bbox threshold: {without} of {len(predictions)} pairs have no object box" if without else ""
+    if without:
+        found.append(f"no bbox threshold: {without} of {len(predictions)} pairs have no object box")
+    outside = sum(
+        not (0 <= x <= prediction.trg_size[1] and 0 <= y <= prediction.trg_size[0])
+        for prediction in predictions
+        for x, y in prediction.trg_kps
+    )
+    if outside:
+        found.append(f"{outside} true keypoints lie outside their image (transformatcher data check names them)")
+    return found
 
 
 def write_scores(path: Path, scores: Mapping[str, Any]) -> Path:
     """Scores → a JSON file."""
-    path.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(scores, indent=2) + "\n")
     return path
+
+
+def scores_name(frame: Size | None, alphas: Sequence[float]) -> str:
+    """The file for scores under a protocol: scores.json for the published one, a name of its own for any other."""
+    parts = ["scores"]
+    if frame != PUBLISHED_FRAME:
+        parts.append("original" if frame is None else f"{frame[0]}x{frame[1]}")
+    if list(alphas) != list(ALPHAS):
+        parts.append("alpha-" + "-".join(f"{alpha:g}" for alpha in alphas))
+    return "-".join(parts) + ".json"
 
 
 def parse_frame(text: str) -> Size | None:
@@ -309,6 +341,6 @@ def parse_frame(text: str) -> Size | None:
 def parse_alphas(values: Iterable[float]) -> list[float]:
     """Tolerances in rising order; all must be positive."""
     alphas = sorted(set(values))
-    if not alphas or alphas[0] <= 0:
-        raise InputError(f"alpha {alphas}: tolerances must be positive")
+    if not alphas or not all(0 < alpha < math.inf for alpha in alphas):
+        raise InputError(f"alpha {', '.join(f'{alpha:g}' for alpha in alphas)}: tolerances must be positive numbers")
     return alphas

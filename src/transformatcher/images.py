@@ -25,19 +25,17 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
     """
     if isinstance(source, np.ndarray):
         return source
-    if not source.is_file():
-        raise InputError(f"{source}: no such image file")
+    _need_file(source)
     try:
         with Image.open(source) as image:
-            return np.array(_to_rgb(ImageOps.exif_transpose(image) if orient else image))
+            return np.array(to_rgb(ImageOps.exif_transpose(image) if orient else image))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"{source}: not an image that can be decoded ({error})") from error
 
 
 def image_size(path: Path, *, orient: bool = True) -> Size:
     """(h, w) of an image file, from its header alone."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such image file")
+    _need_file(path)
     try:
         with Image.open(path) as image:
             w, h = image.size
@@ -55,7 +53,12 @@ def to_tensor(image: UInt8[np.ndarray, "h w 3"], size: Size) -> Float[Tensor, "3
     return tv.normalize(scaled, list(IMAGENET_MEAN), list(IMAGENET_STD))
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _need_file(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: {'a folder, not an image' if path.is_dir() else 'no such image file'}")
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
     """Any mode → RGB: 16-bit grey keeps its 8 high bits, transparency lies on white."""
     if image.mode.startswith("I"):
         grey = np.asarray(image).astype(np.float64)

@@ -12,7 +12,7 @@ from transformatcher.checkpoint import load_checkpoint
 from transformatcher.config import ModelConfig, model_config
 from transformatcher.coords import grid_norm, norm_to_cell, norm_to_px, px_to_norm
 from transformatcher.errors import InputError
-from transformatcher.images import read_image, to_tensor
+from transformatcher.images import read_image, to_rgb, to_tensor
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.models.backbone import load_backbone_weights
 from transformatcher.models.build import build_matcher
@@ -20,7 +20,7 @@ from transformatcher.models.flow import reverse
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Matches, Size
 
-Photo = str | Path | Image.Image | UInt8[np.ndarray, "h w 3"]
+Photo = str | Path | Image.Image | np.ndarray
 
 
 PointList = Sequence[Sequence[float | int]] | np.ndarray
@@ -71,7 +71,7 @@ class Matcher:
         """Find points of one photo on another.
 
         Args:
-            src, trg: paths, PIL images or RGB arrays, of any sizes.
+            src, trg: paths, PIL images or uint8 arrays (grey, RGB or RGBA), of any sizes.
             keypoints: (n, 2) points (x, y) in pixels of ``src``; None for the mutually consistent cells of the grid.
         """
         src_image, trg_image = _pixels(src), _pixels(trg)
@@ -109,19 +109,20 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"device {name!r}: choose auto, cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {name!r}: torch finds no CUDA device here; choose auto or cpu")
+        torch.zeros(1, device=device).cpu()
+    except Exception as error:  # each back end has errors of its own
+        raise InputError(f"device {name!r}: torch cannot use it here; choose auto, cpu or cuda") from error
     return device
 
 
 def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, "n 2"]:
     """Points that are finite and inside an image of ``size`` (h, w), or an error that names the first that is not."""
     try:
-        array = np.asarray(points, dtype=np.float64).reshape(-1, 2)
-    except ValueError as error:
+        array = np.asarray(points, dtype=np.float64)
+    except (ValueError, TypeError) as error:
         raise InputError(f"{what}: expected points (x, y), {error}") from error
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise InputError(f"{what}: expected n points (x, y), got numbers of shape {array.shape}")
     h, w = size
     for index, (x, y) in enumerate(array):
         if not (np.isfinite(x) and np.isfinite(y)):
@@ -133,5 +134,10 @@ def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, 
 
 def _pixels(photo: Photo) -> UInt8[np.ndarray, "h w 3"]:
     if isinstance(photo, Image.Image):
-        return np.array(photo.convert("RGB"))
-    return read_image(Path(photo) if isinstance(photo, str) else photo)
+        return np.array(to_rgb(photo))
+    if isinstance(photo, np.ndarray):
+        channels = photo.shape[2] if photo.ndim == 3 else 1
+        if photo.dtype != np.uint8 or photo.ndim not in (2, 3) or channels not in (1, 3, 4):
+            raise InputError(f"image array: expected uint8 of h × w, h × w × 3 or 4, got {photo.dtype} {photo.shape}")
+        return np.array(to_rgb(Image.fromarray(photo.squeeze())))
+    return read_image(Path(photo))

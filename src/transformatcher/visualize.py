@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 from matplotlib.patheffects import Normal, Stroke
 
+from transformatcher.errors import InputError
+from transformatcher.files import make_folder
 from transformatcher.schema import Matches
 
 COLOURS = "cividis"  # even in lightness, and the same to most colour-blind eyes
@@ -84,5 +86,8 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure, in the format its ending names."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    make_folder(path.parent)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error

@@ -37,8 +37,11 @@ class TestSPair:
         [
             ({"trg_kps": [[1, 2]]}, "2 source and 1 target keypoints"),
             ({"src_kps": [[1, 2], [float("nan"), 3]]}, "a keypoint is NaN"),
-            ({"src_bndbox": [1, 2, 3]}, "malformed annotation"),
-            ({"category": None, "trg_kps": "x"}, "malformed annotation"),
+            ({"src_kps": [[1, 2, 2], [3, 4, 2]]}, r"expected n points \[x, y\], found numbers of shape \(2, 3\)"),
+            ({"src_bndbox": [1, 2, 3]}, r"box \[1.0, 2.0, 3.0\] is not"),
+            ({"trg_bndbox": [1, 2, float("nan"), 4]}, "is not x0 < x1"),
+            ({"viewpoint_variation": 9}, "viewpoint_variation is 9, not 0, 1 or 2"),
+            ({"category": None, "trg_kps": "x"}, "expected points"),
         ],
     )
     def test_malformed_annotation_is_named(self, spair_root: Path, change, message):
@@ -110,6 +113,11 @@ class TestPascal:
             ),
             ("source_image,target_image,class,XA,YA,XB,YB\na.jpg,b.jpg,8,1;nan,3;4,5;6,7;8\n", "a keypoint is NaN"),
             ("source_image,target_image,class,XA,YA,XB,YB\na.jpg,b.jpg,8,1;x,3;4,5;6,7;8\n", "malformed keypoint"),
+            ("source_image,target_image,class,XA,XB,YB\na.jpg,b.jpg,8,1;2,5;6,7;8\n", "only XA, XB, YB are filled"),
+            (
+                "source_image,target_image,class,flip\nJPEGImages/a.jpg,b.jpg,8,maybe\n",
+                "flip 'maybe' is neither 0 nor 1",
+            ),
         ],
     )
     def test_bad_csv(self, pascal_root: Path, text, message):
@@ -209,8 +217,11 @@ class TestCoco:
         [
             ({"keypoints": [1, 2, 2]}, "annotation 9: 1 keypoints, its category 'dog' names 2"),
             ({"keypoints": [1, 2, 2, float("nan"), 1, 2]}, "annotation 9: a keypoint is NaN"),
-            ({"image_id": 77}, "image 77 or category 2 is not listed"),
+            ({"image_id": "1"}, "no image has the id '1'"),
+            ({"category_id": 5}, "no category has the id 5"),
             ({"bbox": [1, 2]}, "annotation 9: malformed"),
+            ({"bbox": [1, 2, -3, 4]}, "is not x0 < x1"),
+            ({"keypoints": None}, "'keypoints' is not a list of x, y, v"),
         ],
     )
     def test_malformed_annotation(self, tmp_path: Path, change, message):
@@ -218,6 +229,17 @@ class TestCoco:
         path = coco_file(tmp_path, annotations=[good | change])
         with pytest.raises(InputError, match=message):
             load_coco_objects(path, tmp_path / "images")
+
+    def test_ids_are_labels_and_must_differ(self, tmp_path: Path):
+        note = {"id": "ann", "image_id": 1, "category_id": 2, "keypoints": [1, 1, 2, 2, 2, 2]}
+        path = coco_file(tmp_path, annotations=[note, note])
+        with pytest.raises(InputError, match="annotation ann: its id stands twice"):
+            load_coco_objects(path, tmp_path / "images")
+        problems: list[str] = []
+        path = coco_file(tmp_path, annotations=[note], images=[{"id": 1, "file_name": "1.jpg"}] * 2 + [{}])
+        (item,) = load_coco_objects(path, tmp_path / "images", on_problem=problems.append)
+        assert (item.id, item.bbox_px) == ("ann", None)
+        assert ["id 1 stands twice" in problems[0], "no usable id" in problems[1]] == [True, True]
 
     def test_bad_files(self, tmp_path: Path):
         path = tmp_path / "annotations.json"

@@ -16,7 +16,7 @@ from transformatcher.errors import InputError
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.losses import keypoint_loss
 from transformatcher.models.attention import ReleasedAttention
-from transformatcher.models.backbone import ResNetFeatures, load_backbone_weights
+from transformatcher.models.backbone import ResNetFeatures, backbone_of, load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.flow import KernelSoftArgmax
@@ -69,6 +69,17 @@ class TestBackbone:
         save_file(net.state_dict(), tmp_path / "w.safetensors", metadata={"arch": "resnet50 v1"})
         with pytest.raises(InputError, match="--backbone resnet50_v1"):
             load_backbone_weights(net, str(tmp_path / "w.safetensors"))
+        assert backbone_of(str(tmp_path / "w.safetensors")) == "resnet50_v1"
+        save_file(net.state_dict(), tmp_path / "w.safetensors", metadata={"arch": "resnet50 v1.5"})  # torchvision's
+        load_backbone_weights(net, str(tmp_path / "w.safetensors"))
+
+    def test_failed_download_is_a_sentence(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+        monkeypatch.setattr(
+            "torch.hub.download_url_to_file", lambda *_, **__: (_ for _ in ()).throw(OSError("no network"))
+        )
+        with pytest.raises(InputError, match=r"could not be fetched or read \(no network\)"):
+            load_backbone_weights(ResNetFeatures("resnet50"), "IMAGENET1K_V1", download=True)
 
     @pytest.mark.parametrize(
         ("name", "weights", "message"),

@@ -80,8 +80,8 @@ def _pair_views(benchmark: Benchmark, root: Path, split: str | None, report: Rep
 def _splits_on_disk(benchmark: Benchmark, root: Path) -> list[str]:
     patterns = {"spair": "Layout/large/{}.txt", "pfpascal": "{}_pairs.csv", "pfwillow": "{}_pairs*.csv"}
     there = [name for name in SPLITS if any(root.glob(patterns[benchmark].format(name)))]
-    if benchmark == "pfwillow":
-        return ["test"]
+    if not there and root.is_dir():
+        raise InputError(f"{root}: no list of pairs there; is it the folder of the benchmark {benchmark!r}?")
     return there or ["test"]  # the loader then says what is missing
 
 
@@ -97,6 +97,8 @@ def _sides(pair: ImagePair) -> Iterator[View]:
 def _coco_views(root: Path, split: str, report: Report) -> list[View]:
     objects = load_coco_objects(*find_coco(root, split), inside_only=False, on_problem=report.problems.append)
     report.counts["objects"] = len(objects)
+    if not objects:
+        report.problems.append(f"{root}: no object with a visible keypoint (v = 2)")
     report.per_category = dict(sorted(Counter(item.category for item in objects).items()))
     return [
         View(f"annotation {item.id}", item.image, item.kps_px[item.visible], item.image_size, orient=True)

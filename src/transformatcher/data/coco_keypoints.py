@@ -1,6 +1,5 @@
 """Any COCO-keypoint file → objects, and on the fly → pairs of one category that share keypoints."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformatcher.data.pairs import OnProblem, masked_points, need_folder, raise_problem
+from transformatcher.data.pairs import OnProblem, box_array, masked_points, need_folder, raise_problem
 from transformatcher.errors import InputError
+from transformatcher.files import read_json
 from transformatcher.schema import ImagePair, Size
 
 
@@ -17,13 +17,13 @@ from transformatcher.schema import ImagePair, Size
 class AnnotatedObject:
     """One object of one image, with its keypoints in the order of its category's names."""
 
-    id: int
+    id: str
     image: Path
     image_size: Size | None  # (h, w) as the file claims
     category: str
     kps_px: Float[np.ndarray, "n 2"]
     visible: Bool[np.ndarray, " n"]
-    bbox_px: Float[np.ndarray, "4"]
+    bbox_px: Float[np.ndarray, "4"] | None
     kp_names: tuple[str, ...]
 
 
@@ -46,9 +46,10 @@ def load_coco_objects(
         inside_only: count keypoints outside their image as not visible (annotators of cut-off objects guess them).
         on_problem: called with each malformed annotation.
     """
-    data = _read_json(annotations)
-    image_of, category_of = ({entry["id"]: entry for entry in data[key]} for key in ("images", "categories"))
+    data = _read_coco(annotations)
+    image_of, category_of = (_by_id(data, key, annotations, on_problem) for key in ("images", "categories"))
     objects = []
+    ids: set[str] = set()
     for index, note in enumerate(data["annotations"]):
         where = f"{annotations}, annotation {note.get('id', f'number {index}') if isinstance(note, dict) else index}"
         try:
@@ -60,6 +61,10 @@ def load_coco_objects(
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             on_problem(f"{where}: malformed ({type(error).__name__}: {error})")
         else:
+            if item.id in ids:
+                on_problem(f"{where}: its id stands twice in the file")
+                continue
+            ids.add(item.id)
             if inside_only:
                 item = replace(item, visible=item.visible & _inside(item))
             if item.visible.sum() >= min_keypoints:
@@ -170,13 +175,22 @@ def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
     return (x >= 0) & (x <= w) & (y >= 0) & (y <= h)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(f"{path}: no such annotation file")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not valid JSON ({error})") from error
+def _by_id(data: dict[str, Any], key: str, path: Path, on_problem: OnProblem) -> dict[Any, dict[str, Any]]:
+    """The entries of a list by their ids, which must be there and differ."""
+    entries: dict[Any, dict[str, Any]] = {}
+    for entry in data[key]:
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if not isinstance(name, int | str):
+            on_problem(f"{path}: an entry of {key!r} has no usable id: {str(entry)[:60]}")
+        elif name in entries:
+            on_problem(f"{path}: id {name!r} stands twice in {key!r}")
+        else:
+            entries[name] = entry
+    return entries
+
+
+def _read_coco(path: Path) -> dict[str, Any]:
+    data = read_json(path)
     for key in ("images", "annotations", "categories"):
         if not isinstance(data, dict) or not isinstance(data.get(key), list):
             raise InputError(f"{path}: not a COCO-keypoint file, it has no list {key!r}")
@@ -192,24 +206,31 @@ def _read_object(
     where: str,
 ) -> AnnotatedObject:
     image, category = image_of.get(note["image_id"]), category_of.get(note["category_id"])
-    if image is None or category is None:
-        raise InputError(f"{where}: image {note['image_id']} or category {note['category_id']} is not listed")
+    if image is None:
+        raise InputError(f"{where}: no image has the id {note['image_id']!r}")
+    if category is None:
+        raise InputError(f"{where}: no category has the id {note['category_id']!r}")
     names = tuple(category.get("keypoints", ()))
+    if not isinstance(note["keypoints"], list) or len(note["keypoints"]) % 3:
+        raise InputError(f"{where}: 'keypoints' is not a list of x, y, v, x, y, v, …")
     triples = np.array(note["keypoints"], dtype=np.float64).reshape(-1, 3)
     if len(triples) != len(names):
         raise InputError(f"{where}: {len(triples)} keypoints, its category {category['name']!r} names {len(names)}")
     if not np.isfinite(triples).all():
         raise InputError(f"{where}: a keypoint is NaN or infinite")
-    x, y, w, h = (float(value) for value in note["bbox"])
+    bbox = None
+    if note.get("bbox") is not None:
+        x, y, w, h = (float(value) for value in note["bbox"])
+        bbox = box_array([x, y, x + w, y + h], where)
     size = (int(image["height"]), int(image["width"])) if "height" in image and "width" in image else None
     visible = triples[:, 2] >= (1 if occluded else 2)
     return AnnotatedObject(
-        id=int(note["id"]),
+        id=str(note["id"]),
         image=images / image["file_name"],
         image_size=size,
         category=str(category["name"]),
         kps_px=masked_points(triples[:, :2], visible),
         visible=visible,
-        bbox_px=np.array([x, y, x + w, y + h]),
+        bbox_px=bbox,
         kp_names=names,
     )

@@ -12,6 +12,7 @@ from scipy.io import loadmat
 
 from transformatcher.data.pairs import (
     OnProblem,
+    box_array,
     find_split,
     masked_points,
     need_entries,
@@ -90,7 +91,10 @@ def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat,
         root / "Annotations" / category / f"{_stem(row[key])}.mat" for key in ("source_image", "target_image")
     )
     src_box, trg_box = _box(src_mat, read_mat), _box(trg_mat, read_mat)
-    if all(row.get(key) for key in ("XA", "YA", "XB", "YB")):
+    given = [key for key in ("XA", "YA", "XB", "YB") if row.get(key)]
+    if given and len(given) < 4:
+        raise InputError(f"{where}: of the keypoint columns XA, YA, XB, YB only {', '.join(given)} are filled")
+    if given:
         xa, ya, xb, yb = (_numbers(row[key].split(";"), where) for key in ("XA", "YA", "XB", "YB"))
         if not len(xa) == len(ya) == len(xb) == len(yb):
             raise InputError(f"{where}: XA, YA, XB, YB hold {len(xa)}, {len(ya)}, {len(xb)}, {len(yb)} numbers")
@@ -113,24 +117,40 @@ def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat,
         visible=visible,
         src_bbox_px=src_box,
         trg_bbox_px=trg_box,
-        flip=row.get("flip", "0").strip() == "1",
+        flip=_flag(row.get("flip", ""), where),
     )
 
 
 def _rows(path: Path, required: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """(line number, columns) of a csv file that must have the ``required`` columns."""
     if not path.is_file():
-        raise InputError(f"{path}: no such list of pairs")
+        raise InputError(f"{path}: no such list of pairs; is {path.parent} the benchmark's own folder?")
+    try:
+        return _read_rows(path, required)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: not a csv file in UTF-8 ({error})") from error
+
+
+def _read_rows(path: Path, required: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         missing = [name for name in required if name not in (reader.fieldnames or [])]
         if missing:
-            found = ", ".join(reader.fieldnames or []) or "nothing"
+            found = ", ".join((reader.fieldnames or ["nothing"])[:5]) + (
+                ", …" if len(reader.fieldnames or []) > 5 else ""
+            )
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(f"{path}: column {missing[0]!r}{more} is missing; the first line has {found}")
         rows = [(reader.line_num, {key: value or "" for key, value in row.items() if key}) for row in reader]
     need_entries(len(rows), path)
     return rows
+
+
+def _flag(text: str, where: str) -> bool:
+    value = text.strip().lower()
+    if value not in {"", "0", "1", "true", "false"}:
+        raise InputError(f"{where}: flip {text!r} is neither 0 nor 1")
+    return value in {"1", "true"}
 
 
 def _numbers(texts: Sequence[str], where: str) -> Float[np.ndarray, " n"]:
@@ -163,7 +183,7 @@ def _keypoints(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "n 2"]:
 def _box(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "4"] | None:
     """x0, y0, x1, y1, or None where the file, or the box in it, is missing."""
     box = read_mat(path).get("bbox") if path.is_file() else None
-    return box.astype(np.float64).reshape(4) if box is not None and box.size == 4 else None
+    return None if box is None else box_array(box, str(path))
 
 
 def _willow_image(root: Path, name: str) -> Path:

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from transformatcher.data.pairs import OnProblem, find_split, need_entries, need_folder, raise_problem
+from transformatcher.data.pairs import (
+    OnProblem,
+    box_array,
+    find_split,
+    need_entries,
+    need_folder,
+    point_array,
+    raise_problem,
+)
 from transformatcher.errors import InputError
 from transformatcher.schema import ImagePair
 
@@ -47,8 +55,8 @@ def _read_pair(name: str, path: Path, images: Path) -> ImagePair:
         raise InputError(f"{path}: no such annotation")
     try:
         note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        src_kps, trg_kps = (np.array(note[key], dtype=np.float64).reshape(-1, 2) for key in ("src_kps", "trg_kps"))
-        boxes = [np.array(note[key], dtype=np.float64).reshape(4) for key in ("src_bndbox", "trg_bndbox")]
+        src_kps, trg_kps = (point_array(note[key], f"{path}: {key}") for key in ("src_kps", "trg_kps"))
+        boxes = [box_array(note[key], f"{path}: {key}") for key in ("src_bndbox", "trg_bndbox")]
         category, src_name, trg_name = (str(note[key]) for key in ("category", "src_imname", "trg_imname"))
         difficulty = {factor: int(note[key]) for factor, key in DIFFICULTY.items() if key in note}
     except KeyError as error:
@@ -57,8 +65,9 @@ def _read_pair(name: str, path: Path, images: Path) -> ImagePair:
         raise InputError(f"{path}: malformed annotation ({error})") from error
     if len(src_kps) != len(trg_kps) or not len(src_kps):
         raise InputError(f"{path}: {len(src_kps)} source and {len(trg_kps)} target keypoints")
-    if not (np.isfinite(src_kps).all() and np.isfinite(trg_kps).all()):
-        raise InputError(f"{path}: a keypoint is NaN or infinite")
+    for factor, level in difficulty.items():
+        if level not in (0, 1, 2):
+            raise InputError(f"{path}: {DIFFICULTY[factor]} is {level}, not 0, 1 or 2")
     return ImagePair(
         name=name,
         category=category,

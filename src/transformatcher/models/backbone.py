@@ -4,6 +4,7 @@ The networks are torchvision's. Weights come from a local safetensors file or fr
 never fetched unless the caller says so.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -106,8 +107,26 @@ def cached_weights(name: str) -> str | None:
 
 def _check_layout(name: str, arch: str, path: Path) -> None:
     """The two stride layouts share all key names and shapes, so only the file's own word can tell them apart."""
-    if "v1" in arch and name != "resnet50_v1":
+    if _says_v1(arch) and name != "resnet50_v1":
         raise InputError(f"{path}: holds {arch!r}, which {name} cannot use; choose --backbone resnet50_v1")
+
+
+def _says_v1(arch: str) -> bool:
+    """v1, but not v1.5, which is torchvision's layout."""
+    return re.search(r"v1(?![.\d])", arch) is not None
+
+
+def backbone_of(weights: str) -> str:
+    """The network that a weights file says it belongs to; an error where it does not say."""
+    path = Path(weights)
+    if path.is_file() and path.suffix == ".safetensors":
+        _, metadata = read_safetensors(path)
+        if _says_v1(metadata.get("arch", "")):
+            return "resnet50_v1"
+    raise InputError(
+        f"backbone weights {weights!r}: which network are they for? Name it: --backbone {', '.join(ARCHITECTURES)} "
+        "(resnet50 is torchvision's layout, resnet50_v1 the original one; a file does not show the difference)"
+    )
 
 
 def _named_weights(name: str, weights: str, download: bool) -> tuple[Path, dict[str, Tensor]]:
@@ -124,8 +143,11 @@ def _named_weights(name: str, weights: str, download: bool) -> tuple[Path, dict[
             f"backbone weights {weights}: {path.name} is not in torch's cache ({path.parent}); "
             "give --download to fetch it with torchvision, or name a .safetensors file"
         )
-    # weights_only: tensors alone are read, no pickled code is run.
-    return path, enum[weights].get_state_dict(progress=True, check_hash=True, weights_only=True, map_location="cpu")
+    try:  # weights_only: tensors alone are read, no pickled code is run
+        state = enum[weights].get_state_dict(progress=True, check_hash=True, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError) as error:  # no network, a full disk, a wrong checksum
+        raise InputError(f"backbone weights {weights}: {path.name} could not be fetched or read ({error})") from error
+    return path, state
 
 
 def _cache_path(url: str) -> Path:

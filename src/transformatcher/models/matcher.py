@@ -1,7 +1,7 @@
 """Two images → where every point of the first lies on the second. Start reading here.
 
 images (b, 3, h, w) → features [(b, c, hl, wl)] → correlation (b, l, hs, ws, ht, wt) → refined (b, hs, ws, ht, wt)
-→ flow (b, hs, ws, 2) → keypoints (b, n, 2). Each arrow is one part, given to the constructor; any part can be swapped.
+→ flow (b, 2·hs, 2·ws, 2) → keypoints (b, n, 2). Each arrow is one part, given to the constructor; any can be swapped.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.keypoints import Sampler
-from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.schema import Flow
 
 Features = Sequence[Float[Tensor, "b _ _ _"]]
@@ -23,7 +22,7 @@ class TransforMatcher(nn.Module):
         backbone: image → features of several layers. One network serves both images.
         correlation: features of both images → one similarity map for each layer, all on one 4-D grid (section 4.1).
         refiner: ``(b, l, hs, ws, ht, wt)`` → ``(b, hs, ws, ht, wt)``; the paper's is :class:`MatchToMatch` (4.2).
-        readout: refined map → dense flow (4.3).
+        readout: refined map → dense flow (4.3), after the 4-D upsampling that ends section 4.2.
         sampler: flow and source keypoints → target keypoints (4.4); ``train_sampler`` takes its place in training.
     """
 
@@ -32,7 +31,7 @@ class TransforMatcher(nn.Module):
         backbone: nn.Module,
         correlation: nn.Module,
         refiner: nn.Module,
-        readout: KernelSoftArgmax,
+        readout: nn.Module,
         sampler: Sampler,
         train_sampler: Sampler | None = None,
     ) -> None:

@@ -1,0 +1,39 @@
+"""Text and JSON ↔ files: written whole or not at all, read with an error that names the file."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from transformatcher.errors import InputError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write under another name, then put it in place, so that an interruption leaves the old file."""
+    make_folder(path.parent)
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)  # noqa: PTH105 (atomic on every system, which rename is not)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made a folder to write to ({error.strerror})") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file, with or without a byte-order mark."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
