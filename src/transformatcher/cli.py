@@ -71,6 +71,20 @@ def _parser() -> argparse.ArgumentParser:
     _score_arguments(score)
     score.set_defaults(run=_lazy("score"))
 
+    bench = commands.add_parser("bench", help="time and memory of every stage, fast and plain path side by side")
+    bench.add_argument("--batch", type=_count, nargs="+", default=[1], metavar="N", help="pairs at a time (1)")
+    bench.add_argument(
+        "--size", type=_count, nargs="+", default=[240], metavar="PX", help="sides of the square input (240)"
+    )
+    bench.add_argument("--backbone", choices=BACKBONES, default="resnet101")
+    bench.add_argument("--variant", choices=("paper", "released"), default="paper")
+    bench.add_argument("--path", choices=("fast", "plain"), nargs="+", default=["fast", "plain"])
+    bench.add_argument("--train", action="store_true", help="time training steps instead of inference")
+    bench.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    bench.add_argument("--json", action="store_true", help="print the rows as JSON")
+    bench.add_argument("--plot", metavar="PICTURE", help="draw time and memory against the number of matches")
+    bench.set_defaults(run=_lazy("bench"))
+
     data = commands.add_parser("data", help="look after benchmark folders")
     tools = data.add_subparsers(dest="tool", required=True, metavar="TOOL")
     check = tools.add_parser("check", help="count everything and name every fault; exit code 1 if there are any")

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import as_file, files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress import track as rich_track
 from rich.table import Table
 
+from transformatcher.benchmark import STAGES, benchmark, device_name, measure_ceilings
 from transformatcher.checkpoint import load_checkpoint
 from transformatcher.config import ModelConfig, model_config, parse_overrides, read_model_table, to_plain
 from transformatcher.data.benchmarks import load_benchmark
@@ -45,9 +48,9 @@ from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher, pick_device
 from transformatcher.schema import Matches
 from transformatcher.tensors import hash_tensors
-from transformatcher.visualize import draw_matches, plot_scores, save_figure
+from transformatcher.visualize import draw_matches, plot_costs, plot_scores, save_figure
 
-STDOUT = Console()
+STDOUT = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width of its own
 STDERR = Console(stderr=True)
 
 NO_BACKBONE_WEIGHTS = (
@@ -138,6 +141,29 @@ def score(args: argparse.Namespace) -> int:
     """Score saved predictions; another protocol than the published one goes into a file of its own."""
     frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
     return _score(_folder(args.out), frame, alphas, args.thres, scores_name(frame, alphas))
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Time every combination of path, batch and size."""
+    _check_picture(args.plot)
+    device = pick_device(args.device)
+    ceilings = measure_ceilings(device)
+    rows = []
+    for size, batch, path in product(args.size, args.batch, args.path):
+        STDERR.print(f"timing {path} path, batch {batch}, {size} × {size}")
+        row = benchmark(
+            "train" if args.train else "infer", path, batch=batch, size=size, backbone=args.backbone,
+            variant=args.variant, device=device, ceilings=ceilings,
+        )  # fmt: skip
+        rows.append(asdict(row))
+    report = {"device": device_name(device), "ceilings": asdict(ceilings), "rows": rows}
+    if args.plot:
+        save_figure(plot_costs(report), Path(args.plot))
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_costs(report)
+    return 0
 
 
 def check_data(args: argparse.Namespace) -> int:
@@ -236,6 +262,28 @@ def _print_scores(scores: Mapping[str, Any], kind: str) -> None:
     for name, table in groups.items():
         by_group.add_row(name, *(f"{table[kind][alpha]['per_pair']:.1f}" for alpha in alphas))
     STDOUT.print(by_group)
+
+
+def _print_costs(report: Mapping[str, Any]) -> None:
+    first = report["rows"][0]
+    table = Table(title=f"ms/pair, {first['mode']}, {first['backbone']}, {first['variant']}, on {report['device']}")
+    for name in ("path", "batch", "size", "matches", *STAGES, "in all", "floor", "× floor", "GFLOP", "GiB"):
+        table.add_column(name, justify="right")
+    for row in report["rows"]:
+        stages = [f"{row['stages_ms'][name]:.3f}" for name in STAGES]
+        ratio = f"{row['ms_per_pair'] / row['floor_ms']:.1f}"
+        numbers = [
+            f"{row['ms_per_pair']:.3f}",
+            f"{row['floor_ms']:.3f}",
+            ratio,
+            f"{row['gflops']:.1f}",
+            f"{row['peak_gib']:.2f}",
+        ]
+        table.add_row(row["path"], str(row["batch"]), str(row["size"]), str(row["matches"]), *stages, *numbers)
+    STDOUT.print(table)
+    ceilings = report["ceilings"]
+    rate = f"{ceilings['bytes_per_s'] / 1e9:.0f} GB/s copied, {ceilings['flops_per_s'] / 1e12:.2f} TFLOP/s in products"
+    print(f"floor: bytes and operations of one pair against what this device does now, {rate}")
 
 
 def _print_matches(matches: Matches, src: str, trg: str, names: list[str] | None = None, most: int = 20) -> None:

@@ -84,6 +84,31 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
     return figure
 
 
+def plot_costs(report: Mapping[str, Any]) -> Figure:
+    """Time and memory of each path against the number of candidate matches."""
+    figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in report["rows"]:
+        groups.setdefault((row["path"], row["batch"]), []).append(row)
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(groups)))
+    for colour, marker, ((path, batch), rows) in zip(colours, "osD^vPX*" * 4, groups.items(), strict=False):
+        matches = [row["matches"] for row in rows]
+        label = f"{path}, batch {batch}"
+        left.plot(matches, [row["ms_per_pair"] for row in rows], marker=marker, color=colour, label=label)
+        right.plot(matches, [row["peak_gib"] for row in rows], marker=marker, color=colour, label=label)
+    first = next(iter(groups.values()))
+    left.plot([r["matches"] for r in first], [r["floor_ms"] for r in first], color="0.4", ls="--", label="floor")
+    left.set(xlabel="candidate matches", ylabel="ms/pair", xscale="log", yscale="log")
+    right.set(xlabel="candidate matches", ylabel="peak memory (GiB)", xscale="log", yscale="log")
+    for axis in (left, right):
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(fontsize=8)
+    row = report["rows"][0]
+    figure.suptitle(f"{row['mode']}, {row['backbone']}, {row['variant']}, {report['device']}", fontsize=10)
+    return figure
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure, in the format its ending names."""
     make_folder(path.parent)

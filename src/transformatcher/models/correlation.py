@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
+from transformatcher.models import fast
 from transformatcher.models.resize4d import resize2d, resize4d
 from transformatcher.schema import Size
 
@@ -44,6 +45,7 @@ class MultiLevelCorrelation(nn.Module):
     ) -> None:
         super().__init__()
         self.resize = resize
+        self.path: Literal["auto", "fast", "plain"] = "auto"  # fast: fused; auto: that where Triton runs
         self.grid = grid
 
     def forward(
@@ -53,6 +55,8 @@ class MultiLevelCorrelation(nn.Module):
         if len(src) != len(trg) or not src:
             raise InputError(f"correlation needs the same layers of both images, got {len(src)} and {len(trg)}")
         src_grid, trg_grid = self.grid or finest_grid(src), self.grid or finest_grid(trg)
+        if self.path == "fast" or (self.path == "auto" and src[0].is_cuda and fast.triton_runs_on(src[0])):
+            return fast.correlate(src, trg, src_grid, trg_grid, relu_first=self.resize == "resize-correlation")
         maps = []
         for f_src, f_trg in zip(src, trg, strict=True):
             if self.resize == "resize-features":

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.coords import grid_norm
+from transformatcher.models import fast
 from transformatcher.models.resize4d import resize4d
 from transformatcher.schema import Flow
 
@@ -60,9 +61,19 @@ class KernelSoftArgmax(nn.Module):
         self.sigma = sigma
         self.temperature = temperature
         self.gaussian: GaussianOn = gaussian
+        self.path: Literal["auto", "fast", "plain"] = "auto"  # fast: one fused kernel; auto: that where Triton runs
+
+    def _kernel_fits(self, refined: Tensor) -> bool:
+        """A row of the fine target grid must fit into one program's registers."""
+        fits = fast.triton_runs_on(refined) and max(refined.shape[3:]) * self.upsample <= 128
+        return fits and (refined.is_cuda or self.path == "fast")
 
     def forward(self, refined: Float[Tensor, "b hs ws ht wt"]) -> Flow:
         """Expectation of the target position, for each cell of the upsampled source grid."""
+        if self.path != "plain" and self._kernel_fits(refined):
+            return fast.read_out(
+                refined, self.upsample, sigma=self.sigma, temperature=self.temperature, gaussian=self.gaussian
+            )
         p = self.distribution(refined)
         positions = grid_norm((p.shape[3], p.shape[4]), like=p)
         expected = torch.einsum("bijkl,klc->bijc", p, positions)

@@ -1,30 +1,18 @@
 """Multi-channel correlation → one refined score for every candidate match (section 4.2)."""
 
 from collections.abc import Callable
+from typing import Literal, cast
 
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
+from transformatcher.models import fast
 from transformatcher.models.attention import PaperAttention
-from transformatcher.models.rotary import Grid4
+from transformatcher.models.block import Block
 
-
-class Block(nn.Module):
-    """Pre-norm residual block: attention over all matches, then a small MLP on each."""
-
-    def __init__(self, attention: nn.Module, dim: int, ffn_ratio: int) -> None:
-        super().__init__()
-        self.norm_attention = nn.LayerNorm(dim)
-        self.attention = attention
-        self.norm_ffn = nn.LayerNorm(dim)
-        self.ffn = nn.Sequential(nn.Linear(dim, ffn_ratio * dim), nn.GELU(), nn.Linear(ffn_ratio * dim, dim))
-
-    def forward(self, x: Float[Tensor, "b t d"], grid: Grid4) -> Float[Tensor, "b t d"]:
-        """Matches of ``grid`` → refined matches."""
-        x = x + self.attention(self.norm_attention(x), grid)
-        return x + self.ffn(self.norm_ffn(x))
+Path = Literal["auto", "fast", "plain"]
 
 
 class MatchToMatch(nn.Module):
@@ -50,13 +38,22 @@ class MatchToMatch(nn.Module):
         self.embed = nn.Linear(layers, dim)
         self.blocks = nn.ModuleList(Block(make_attention(dim), dim, ffn_ratio) for _ in range(depth))
         self.score = nn.Linear(dim, 1)
+        self.path: Path = "auto"  # fast: the fused passes; plain: this file; auto: fast where they know the attention
+
+    def _fast_path(self) -> bool:
+        known = all(fast.supported(block.attention) for block in cast(list[Block], list(self.blocks)))
+        if self.path == "fast" and not known:
+            raise InputError("the fast path knows the attentions of the paper and of the released code only")
+        return known
 
     def forward(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
         """The refined map; its values are logits of any sign."""
         if corr.shape[1] != self.embed.in_features:
             raise InputError(f"matcher built for {self.embed.in_features} correlation layers, got {corr.shape[1]}")
+        if self.path != "plain" and self._fast_path():
+            return fast.refine(self.embed, cast(list[Block], list(self.blocks)), self.score, corr)
         hs, ws, ht, wt = corr.shape[2:]
-        x = self.embed(rearrange(corr, "b l hs ws ht wt -> b (hs ws ht wt) l"))  # (b, t, d)
+        x = self.embed(rearrange(corr, "b l hs ws ht wt -> b (hs ws ht wt) l").to(self.embed.weight.dtype))  # (b, t, d)
         for block in self.blocks:
             x = block(x, (hs, ws, ht, wt))
         return rearrange(self.score(x), "b (hs ws ht wt) 1 -> b hs ws ht wt", hs=hs, ws=ws, ht=ht)

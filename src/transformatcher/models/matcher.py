@@ -6,6 +6,7 @@ images (b, 3, h, w) → features [(b, c, hl, wl)] → correlation (b, l, hs, ws,
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -45,11 +46,15 @@ class TransforMatcher(nn.Module):
 
     def forward(self, src: Float[Tensor, "b 3 h w"], trg: Float[Tensor, "b 3 h2 w2"]) -> Flow:
         """Normalised images of both sides → the dense flow from source to target."""
-        return self.match(self.encode(src), self.encode(trg))
+        if src.shape != trg.shape:
+            return self.match(self.encode(src), self.encode(trg))
+        features = self.encode(torch.cat([src, trg]))  # one larger batch keeps the hardware busier than two
+        return self.match([f[: len(src)] for f in features], [f[len(src) :] for f in features])
 
     def encode(self, images: Float[Tensor, "b 3 h w"]) -> Features:
         """Images → features: the half of the work that depends on one image alone, so callers may keep it."""
-        return self.backbone(images)
+        kind = next(self.backbone.parameters(), images)
+        return self.backbone(images.to(kind.dtype))
 
     def match(self, src: Features, trg: Features) -> Flow:
         """Features of both sides → the dense flow from source to target."""

@@ -53,6 +53,7 @@ class AxialRotary(Position):
                 f"axial rotary embedding: {heads} heads of {head_dim} channels give {heads * head_dim / 2:g} planes; "
                 "four axes need an even head_dim and a multiple of 4 planes"
             )
+        self.settings = (heads, head_dim, base, frequencies)
         n_planes = heads * head_dim // 2
         frequencies = n_planes // 4 if frequencies is None else frequencies
         if not 1 <= frequencies <= n_planes // 4:

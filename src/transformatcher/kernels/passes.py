@@ -1,0 +1,131 @@
+"""``pool`` and ``update`` in torch: what the Triton kernels are tested against, and the fast path without a GPU."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+EPS = 1e-5  # of LayerNorm
+
+Grid4 = tuple[int, int, int, int]
+Tokens = Float[Tensor, "b d t"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How positions turn the matches' queries and keys.
+
+    ``none``: not at all. ``sign``: by the checkerboard (-1)^(ys+xs+yt+xt). ``rotary``: feature j of a match is the
+    cosine (j even) or sine (j odd) of an angle that grows along one axis; ``rates`` and ``axes`` say how fast and
+    which.
+    """
+
+    kind: Literal["none", "sign", "rotary"]
+    grid: Grid4
+    rates: Float[Tensor, " planes"] | None = None
+    axes: Int[Tensor, " planes"] | None = None
+
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False)  # what kernels make of it, made once
+
+    def table(self, dtype: torch.dtype) -> Float[Tensor, "j n"]:
+        """Rotary features by coordinate: row j holds feature j at 0, 1, … along its own axis."""
+        assert self.rates is not None
+        steps = torch.arange(max(self.grid), dtype=torch.float64, device=self.rates.device)
+        angles = self.rates.double()[:, None] * steps
+        return torch.stack([angles.cos(), angles.sin()], dim=1).flatten(0, 1).to(dtype)
+
+    def features(self, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "j t"]:
+        """The features of every match, in the order of the flattened grid; one row of ones or signs if not rotary."""
+        if (dtype, device) not in self.cache:
+            self.cache[dtype, device] = self._features(dtype, device)
+        features: Tensor = self.cache[dtype, device]
+        return features
+
+    def _features(self, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "j t"]:
+        coordinates = torch.cartesian_prod(*(torch.arange(n, device=device) for n in self.grid)).T  # (4, t)
+        if self.kind == "rotary":
+            assert self.axes is not None
+            table = self.table(dtype)
+            return table.gather(1, coordinates[self.axes.repeat_interleave(2)])
+        if self.kind == "sign":
+            return (1 - 2 * (coordinates.sum(dim=0) % 2)).to(dtype)[None]
+        return torch.ones(1, coordinates.shape[1], dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class Turned:
+    """The part of an update that positions turn: ``out @ (cos · inner x + sin · inner⊥ x)``, or ``sign · inner x``."""
+
+    inner: Float[Tensor, "e d1"]  # acts on [x̂, 1]
+    out: Float[Tensor, "d e"]
+
+
+@dataclass(frozen=True)
+class Ffn:
+    """The MLP of a block, with LayerNorm's gain and shift already in its first layer."""
+
+    weight1: Float[Tensor, "hidden d"]
+    bias1: Float[Tensor, " hidden"]
+    weight2: Float[Tensor, "d hidden"]
+    bias2: Float[Tensor, " d"]
+
+
+def normalise(x: Tokens) -> Tokens:
+    """LayerNorm without gain and shift."""
+    centred = x - x.mean(dim=1, keepdim=True)
+    return centred * (centred.square().mean(dim=1, keepdim=True) + EPS).rsqrt()
+
+
+def apply_affine(matrix: Float[Tensor, "*b j d1"], x_hat: Tokens) -> Float[Tensor, "b j t"]:
+    """``matrix @ [x̂, 1]``."""
+    return matrix[..., :-1] @ x_hat + matrix[..., -1:]
+
+
+def perpendicular(matrix: Float[Tensor, "*b e d1"]) -> Float[Tensor, "*b e d1"]:
+    """Rows (r0, r1, r2, r3, …) → (-r1, r0, -r3, r2, …): what a quarter turn makes of each couple."""
+    couples = matrix.reshape(*matrix.shape[:-2], -1, 2, matrix.shape[-1])
+    return torch.stack([-couples[..., 1, :], couples[..., 0, :]], dim=-2).flatten(-3, -2)
+
+
+def embed(corr: Float[Tensor, "b l t"], weight: Float[Tensor, "d l"], bias: Float[Tensor, " d"]) -> Tokens:
+    """Layers' scores → matches."""
+    return weight @ corr.to(weight.dtype) + bias[:, None]
+
+
+def pool(
+    x: Tokens, scores: Float[Tensor, "b j d1"], place: Placement, *, heads: int, turn_scores: bool
+) -> Float[Tensor, "b j d1"]:
+    """Softmax over all matches, then weighted sums of them.
+
+    Row j belongs to head ``j // (J / heads)``. The score of a match in a head is the sum over the head's rows of
+    ``scores_j · [x̂, 1]``, each times the row's position feature if ``turn_scores``. Row j of the result is the sum of
+    ``[x̂, 1]`` over all matches, weighted by its head's softmax times the row's position feature.
+    """
+    features = place.features(x.dtype, x.device)
+    x_hat = normalise(x)
+    rows = apply_affine(scores, x_hat)  # (b, j, t)
+    if turn_scores:
+        rows = rows * features
+    weights = rows.reshape(len(x), heads, -1, x.shape[2]).sum(dim=2).softmax(dim=-1)  # (b, heads, t)
+    turned = weights.repeat_interleave(scores.shape[1] // heads, dim=1) * features  # (b, j, t)
+    return torch.cat([turned @ x_hat.transpose(1, 2), turned.sum(dim=-1, keepdim=True)], dim=-1)
+
+
+def update(x: Tokens, linear: Float[Tensor, "b d d1"], place: Placement, turned: Turned | None, ffn: Ffn) -> Tokens:
+    """``x += linear [x̂, 1]`` (and the part that positions turn), then ``x += MLP(LayerNorm(x))``."""
+    x_hat = normalise(x)
+    x = x + apply_affine(linear, x_hat)
+    if turned is not None:
+        features = place.features(x.dtype, x.device)
+        inner = apply_affine(turned.inner, x_hat)
+        if place.kind == "rotary":
+            cos, sin = (part.repeat_interleave(2, dim=0) for part in (features[0::2], features[1::2]))
+            inner = cos * inner + sin * apply_affine(perpendicular(turned.inner), x_hat)
+        else:
+            inner = inner * features
+        x = x + turned.out @ inner
+    hidden = F.gelu(ffn.weight1 @ normalise(x) + ffn.bias1[:, None])
+    return x + ffn.weight2 @ hidden + ffn.bias2[:, None]
