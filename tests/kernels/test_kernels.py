@@ -3,6 +3,7 @@
 Triton reads TRITON_INTERPRET when it is imported, so the kernels run in a process of their own.
 """
 
+import importlib
 import os
 import subprocess
 import sys
@@ -163,6 +164,43 @@ def test_kernels_under_the_interpreter():
     assert result.returncode == 0, result.stdout[-3000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("module", "kernel", "constants", "warps"),
+    [
+        ("triton_passes", "_pool_kernel", {"J": 32, "G": 4, "T": 64, "TURN": True}, 1),
+        ("triton_passes", "_pool_backward_kernel", {"J": 32, "G": 4, "T": 32, "TURN": True}, 1),
+        ("triton_passes", "_combine_kernel", {"J": 32, "D1": 17, "C": 128, "W": 32}, 4),
+        ("triton_passes", "_update_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 2),
+        ("triton_passes", "_update_backward_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 4),
+        ("triton_ends", "_embed_kernel", {"L": 32, "T": 256}, 4),
+        ("triton_ends", "_embed_backward_kernel", {"L": 32, "T": 128}, 4),
+        ("triton_ends", "_readout_kernel", {"A": 32, "B": 32, "P": 64, "Q": 64, "GAUSSIAN": 0}, 4),
+        ("triton_ends", "_readout_backward_kernel", {"A": 32, "B": 32, "P": 64, "Q": 64, "GAUSSIAN": 0}, 4),
+        ("triton_correlate", "_cosine_kernel", {"M": 128, "N": 128, "K": 64, "RELU": True}, 8),
+        ("triton_correlate", "_cosine_backward_kernel", {"M": 64, "N": 128, "K": 64}, 4),
+    ],
+)
+def test_kernels_compile_for_a_gpu_that_is_not_here(module, kernel, constants, warps):
+    """The interpreter forgives what the compiler does not: types that change, shapes that do not fit."""
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = getattr(importlib.import_module(f"transformatcher.kernels.{module}"), kernel)
+    constants = {"D": 16, "KIND": 2, "LOW": True, "EPS": 1e-5} | constants
+    numbers = {"axes": "*i32", "table": "*fp32", "inv_t": "fp32", "inv_s": "fp32"}
+    kinds = {name: numbers.get(name, "*fp32" if name.endswith("_ptr") else "i32") for name in function.arg_names}
+    kinds |= {name: "constexpr" for name in function.arg_names if name in constants}
+    values = {
+        (function.arg_names.index(name),): value for name, value in constants.items() if name in function.arg_names
+    }
+    source = ASTSource(function, kinds, values)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    assert "ptx" in compiled.asm
 
 
 @pytest.mark.skipif(INTERPRETED, reason="nothing here runs in Triton")

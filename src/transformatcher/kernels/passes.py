@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 EPS = 1e-5  # of LayerNorm
+BLOCK = 16384  # matches at a time on a CPU: their MLP's hidden layer is 4 MB
 
 Grid4 = tuple[int, int, int, int]
 Tokens = Float[Tensor, "b d t"]
@@ -105,23 +106,49 @@ def pool(
     ``[x̂, 1]`` over all matches, weighted by its head's softmax times the row's position feature.
     """
     features = place.features(x.dtype, x.device)
+    tops, totals, sums = zip(
+        *(_pool_block(x[..., part], scores, features[:, part], heads, turn_scores) for part in _blocks(x)), strict=True
+    )
+    scales = (torch.stack(tops) - torch.stack(tops).amax(dim=0)).exp()  # (blocks, b, heads, 1)
+    total = (torch.stack(totals) * scales).sum(dim=0)
+    weighted = (torch.stack(sums) * scales[..., None]).sum(dim=0) / total[..., None]  # (b, heads, j / heads, d1)
+    return weighted.reshape(scores.shape)
+
+
+def _pool_block(
+    x: Tokens, scores: Float[Tensor, "b j d1"], features: Float[Tensor, "j2 t"], heads: int, turn_scores: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(highest score, sum of exponentials, sums weighted by them) of some of the matches, for each head."""
+    b, _, t = x.shape
+    if len(features) > 1:
+        features = features.reshape(heads, -1, t)
     x_hat = normalise(x)
-    rows = apply_affine(scores, x_hat)  # (b, j, t)
+    rows = apply_affine(scores, x_hat).reshape(b, heads, -1, t)
     if turn_scores:
         rows = rows * features
-    weights = rows.reshape(len(x), heads, -1, x.shape[2]).sum(dim=2).softmax(dim=-1)  # (b, heads, t)
-    turned = weights.repeat_interleave(scores.shape[1] // heads, dim=1) * features  # (b, j, t)
-    return torch.cat([turned @ x_hat.transpose(1, 2), turned.sum(dim=-1, keepdim=True)], dim=-1)
+    logits = rows.sum(dim=2, keepdim=True)  # (b, heads, 1, t)
+    top = logits.detach().amax(dim=-1)  # (b, heads, 1)
+    weights = (logits - top[..., None]).exp()
+    turned = (weights * features).reshape(b, -1, t)  # (b, j, t)
+    sums = torch.cat([turned @ x_hat.transpose(1, 2), turned.sum(dim=-1, keepdim=True)], dim=-1)
+    return top, weights.sum(dim=-1), sums.reshape(b, heads, -1, sums.shape[-1])
 
 
 def update(x: Tokens, linear: Float[Tensor, "b d d1"], place: Placement, turned: Turned | None, ffn: Ffn) -> Tokens:
     """``x += linear [x̂, 1]`` (and the part that positions turn), then ``x += MLP(LayerNorm(x))``."""
+    features = place.features(x.dtype, x.device)
+    blocks = [_update_block(x[..., part], linear, features[:, part], turned, ffn) for part in _blocks(x)]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1)
+
+
+def _update_block(
+    x: Tokens, linear: Float[Tensor, "b d d1"], features: Float[Tensor, "j t"], turned: Turned | None, ffn: Ffn
+) -> Tokens:
     x_hat = normalise(x)
     x = x + apply_affine(linear, x_hat)
     if turned is not None:
-        features = place.features(x.dtype, x.device)
         inner = apply_affine(turned.inner, x_hat)
-        if place.kind == "rotary":
+        if len(features) > 1:
             cos, sin = (part.repeat_interleave(2, dim=0) for part in (features[0::2], features[1::2]))
             inner = cos * inner + sin * apply_affine(perpendicular(turned.inner), x_hat)
         else:
@@ -129,3 +156,10 @@ def update(x: Tokens, linear: Float[Tensor, "b d d1"], place: Placement, turned:
         x = x + turned.out @ inner
     hidden = F.gelu(ffn.weight1 @ normalise(x) + ffn.bias1[:, None])
     return x + ffn.weight2 @ hidden + ffn.bias2[:, None]
+
+
+def _blocks(x: Tokens) -> list[slice]:
+    """Matches in blocks that stay in the CPU's cache from one operation to the next; all at once elsewhere."""
+    t = x.shape[-1]
+    step = BLOCK if x.device.type == "cpu" and not torch.is_grad_enabled() else t
+    return [slice(start, start + step) for start in range(0, t, step)]

@@ -161,15 +161,23 @@ def _combine_kernel(
 ):  # fmt: skip
     """The chunks of one row of one pair → its weighted sums, and the logarithm of its softmax's denominator."""
     row, pair = tl.program_id(0), tl.program_id(1)
-    c, w = tl.arange(0, C), tl.arange(0, W)
-    at = (pair * J + row) * chunks + c
-    top = tl.load(top_ptr + at, mask=c < chunks, other=-float("inf"))
-    highest = tl.max(top, axis=0)
-    scale = tl.exp(top - highest)
-    total = tl.sum(scale * tl.load(total_ptr + at, mask=c < chunks, other=0.0), axis=0)
-    mask = (c < chunks)[:, None] & (w < D1)[None, :]
-    sums = tl.load(sums_ptr + at[:, None] * D1 + w[None, :], mask=mask, other=0.0)
-    tl.store(out_ptr + (pair * J + row) * D1 + w, tl.sum(sums * scale[:, None], axis=0) / total, mask=w < D1)
+    w = tl.arange(0, W)
+    highest = -float("inf")
+    total = 0.0
+    sums = tl.zeros((W,), tl.float32)
+    for start in range(0, chunks, C):
+        c = start + tl.arange(0, C)
+        at = (pair * J + row) * chunks + c
+        top = tl.load(top_ptr + at, mask=c < chunks, other=-float("inf"))
+        new_highest = tl.maximum(highest, tl.max(top, axis=0))  # finite: every chunk holds a match
+        fade = tl.exp(highest - new_highest)
+        scale = tl.exp(top - new_highest)
+        total = total * fade + tl.sum(scale * tl.load(total_ptr + at, mask=c < chunks, other=0.0), axis=0)
+        mask = (c < chunks)[:, None] & (w < D1)[None, :]
+        part = tl.load(sums_ptr + at[:, None] * D1 + w[None, :], mask=mask, other=0.0)
+        sums = sums * fade + tl.sum(part * scale[:, None], axis=0)
+        highest = new_highest
+    tl.store(out_ptr + (pair * J + row) * D1 + w, sums / total, mask=w < D1)
     tl.store(lse_ptr + pair * J + row, highest + tl.log(total))
 
 
@@ -437,7 +445,7 @@ class _Layout:
         tile, warps, programs = TILES[kernel]
         n_src, n_trg = self.numbers[:2]
         parts = triton.cdiv(n_trg, tile)
-        cells = triton.cdiv(n_src, max(1, min(n_src, programs // (pairs * parts))))
+        cells = triton.cdiv(n_src, max(1, min(n_src, programs // (max(pairs, 4) * parts))))
         return (parts, triton.cdiv(n_src, cells), pairs), cells, {"T": tile, "num_warps": warps}
 
 
@@ -456,8 +464,7 @@ class _Pool(torch.autograd.Function):
             x, scores, layout.table, layout.axes, top, total, sums, *layout.numbers, cells, **constants, **tiling
         )
         _combine_kernel[(j, b)](
-            top, total, sums, out, lse, chunks, J=j, D1=d + 1, C=triton.next_power_of_2(chunks),
-            W=triton.next_power_of_2(d + 1),
+            top, total, sums, out, lse, chunks, J=j, D1=d + 1, C=128, W=triton.next_power_of_2(d + 1),
         )  # fmt: skip
         ctx.save_for_backward(x, scores, out, lse)
         ctx.layout, ctx.constants = layout, constants

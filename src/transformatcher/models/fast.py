@@ -30,10 +30,13 @@ Affine = Float[Tensor, "heads e d1"]  # rows of one head together
 
 
 def placement(position: Position, grid: Grid4) -> Placement:
-    """What a position module does, as data."""
+    """What a position module does on a grid, as data; the last one is kept, with all that was made of it."""
     if isinstance(position, AxialRotary):
         angles = position.angle_of_plane.flatten(1)  # (4, planes)
-        return Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
+        if position.last is None or position.last[0] != (grid, angles.device):
+            made = Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
+            position.last = ((grid, angles.device), made)
+        return position.last[1]
     return Placement("sign" if isinstance(position, Checkerboard) else "none", grid)
 
 
@@ -242,7 +245,8 @@ def refine(
     places: dict[Hashable, Placement] = {}  # blocks usually share theirs
     for block in blocks:
         position = _additive(block).position
-        place = places.setdefault(position_key(position), placement(position, (hs, ws, ht, wt)))
+        key = position_key(position)
+        place = places[key] = places.get(key) or placement(position, (hs, ws, ht, wt))
         folded, ffn = fold_block(block)
         x = _refine_once(x, folded, ffn, place, run)
     return (score.weight @ x + score.bias).reshape(b, hs, ws, ht, wt)

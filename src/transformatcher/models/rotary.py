@@ -5,6 +5,7 @@ angle. The dot product of two rotated vectors then depends on the offset of the 
 """
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -54,6 +55,7 @@ class AxialRotary(Position):
                 "four axes need an even head_dim and a multiple of 4 planes"
             )
         self.settings = (heads, head_dim, base, frequencies)
+        self.last: Any = None  # models/fast.py keeps there what it makes of a grid
         n_planes = heads * head_dim // 2
         frequencies = n_planes // 4 if frequencies is None else frequencies
         if not 1 <= frequencies <= n_planes // 4:
