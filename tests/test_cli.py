@@ -187,7 +187,7 @@ class TestMatch:
             (["--keypoints", ""], "no point there"),
             (["--out", "."], ".: a folder; name the picture itself"),
             (["--keypoints", "10,2000"], "lies outside the image of 80 × 60 pixels"),
-            (["--keypoints", "nan,1"], "number 0 is (nan"),
+            (["--keypoints", "nan,1"], "a keypoint is NaN or infinite"),
             (["--out", "picture.txt"], "a picture's name ends in .png"),
         ],
     )

@@ -47,9 +47,9 @@ def test_without_keypoints_the_consistent_cells(matcher: Matcher, photo: np.ndar
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([[10.0, float("nan")]], "number 0 is"),
+        ([[10.0, float("nan")]], "a keypoint is NaN or infinite"),
         ([[1.0, 1.0], [500.0, 3.0]], r"number 1, \(500, 3\), lies outside the image of 200 × 120 pixels"),
-        ([[1.0, 2.0, 3.0]], r"expected n points \(x, y\), got numbers of shape \(1, 3\)"),
+        ([[1.0, 2.0, 3.0]], r"expected n points \[x, y\], found numbers of shape \(1, 3\)"),
         (np.array([1.0, 2.0]), "expected n points"),
     ],
 )

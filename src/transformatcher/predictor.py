@@ -11,6 +11,7 @@ from PIL import Image
 from transformatcher.checkpoint import load_checkpoint
 from transformatcher.config import ModelConfig, model_config
 from transformatcher.coords import grid_norm, norm_to_cell, norm_to_px, px_to_norm
+from transformatcher.data.pairs import point_array
 from transformatcher.errors import InputError
 from transformatcher.images import read_image, to_rgb, to_tensor
 from transformatcher.keypoints import bilinear_sample
@@ -117,16 +118,9 @@ def pick_device(name: str) -> torch.device:
 
 def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, "n 2"]:
     """Points that are finite and inside an image of ``size`` (h, w), or an error that names the first that is not."""
-    try:
-        array = np.asarray(points, dtype=np.float64)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{what}: expected points (x, y), {error}") from error
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise InputError(f"{what}: expected n points (x, y), got numbers of shape {array.shape}")
+    array = point_array(points, what)
     h, w = size
     for index, (x, y) in enumerate(array):
-        if not (np.isfinite(x) and np.isfinite(y)):
-            raise InputError(f"{what}: number {index} is ({x}, {y})")
         if not (0 <= x <= w and 0 <= y <= h):
             raise InputError(f"{what}: number {index}, ({x:g}, {y:g}), lies outside the image of {w} × {h} pixels")
     return array

@@ -115,11 +115,11 @@ class TestTriton:
         ],
     )
     def test_matcher(self, kind, position, grid):
-        from transformatcher.kernels import triton_passes
+        from transformatcher.kernels import triton_pool
 
         module = refiner(kind, position, depth=1).to(DEVICE)
         corr = torch.rand(2, 3, *grid, device=DEVICE)
-        assert fast.choose_passes(corr.flatten(2), list(module.blocks)).pool.func is triton_passes.pool
+        assert fast.choose_passes(corr.flatten(2), list(module.blocks)).pool.func is triton_pool.pool
         assert worst(outcome(module, "fast", corr), outcome(module, "plain", corr)) < 1e-4
 
     def test_many_tiles_and_programs(self):
@@ -171,11 +171,11 @@ def test_kernels_under_the_interpreter():
 @pytest.mark.parametrize(
     ("module", "kernel", "constants", "warps"),
     [
-        ("triton_passes", "_pool_kernel", {"J": 32, "G": 4, "T": 64, "TURN": True}, 1),
-        ("triton_passes", "_pool_backward_kernel", {"J": 32, "G": 4, "T": 32, "TURN": True}, 1),
-        ("triton_passes", "_combine_kernel", {"J": 32, "D1": 17, "C": 128, "W": 32}, 4),
-        ("triton_passes", "_update_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 2),
-        ("triton_passes", "_update_backward_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 4),
+        ("triton_pool", "_pool_kernel", {"J": 32, "G": 4, "T": 64, "TURN": True}, 1),
+        ("triton_pool", "_pool_backward_kernel", {"J": 32, "G": 4, "T": 32, "TURN": True}, 1),
+        ("triton_pool", "_combine_kernel", {"J": 32, "D1": 17, "C": 128, "W": 32}, 4),
+        ("triton_update", "_update_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 2),
+        ("triton_update", "_update_backward_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 4),
         ("triton_ends", "_embed_kernel", {"L": 32, "T": 256}, 4),
         ("triton_ends", "_embed_backward_kernel", {"L": 32, "T": 128}, 4),
         ("triton_ends", "_readout_kernel", {"A": 32, "B": 32, "P": 64, "Q": 64, "GAUSSIAN": 0}, 4),

@@ -14,6 +14,7 @@ from transformatcher.keypoints import soft_sample
 from transformatcher.models.build import build_matcher, build_refiner
 from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.match2match import MatchToMatch
+from transformatcher.models.match2match import Path as PathName
 from transformatcher.models.resize4d import resize4d
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "released_matcher.safetensors"
@@ -78,8 +79,10 @@ def test_first_attention(golden: dict[str, Tensor], correlation: Tensor, refiner
     assert worst(out[0, :1000], golden["attention0_out_first1000"]) < 1e-6
 
 
+@pytest.mark.parametrize("path", ["plain", "fast"])
 @torch.no_grad()
-def test_refined_map(golden: dict[str, Tensor], correlation: Tensor, refiner: MatchToMatch) -> None:
+def test_refined_map(golden: dict[str, Tensor], correlation: Tensor, refiner: MatchToMatch, path: PathName) -> None:
+    refiner.path = path
     assert worst(refiner(correlation)[0], golden["refined"]) < 1e-6
 
 

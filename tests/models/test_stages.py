@@ -185,13 +185,15 @@ class TestAttention:
 
 
 class TestMatchToMatch:
-    def test_equals_naive_blocks(self):
+    @pytest.mark.parametrize("path", ["plain", "fast"])
+    def test_equals_naive_blocks(self, path):
         refiner = MatchToMatch(
             3, dim=4, depth=2, ffn_ratio=2, make_attention=lambda d: PaperAttention(d, 4, 2)
         ).double()
         for name, value in refiner.named_parameters():  # LayerNorm starts as ones and zeros: make it count
             if "norm" in name:
                 torch.nn.init.normal_(value)
+        refiner.path = path
         corr = random64(1, 3, *GRID)
         w = weights_of(refiner)
         x = corr[0].flatten(1).T.numpy() @ w["embed.weight"].T + w["embed.bias"]
@@ -210,8 +212,10 @@ class TestMatchToMatch:
         expected = (x @ w["score.weight"].T + w["score.bias"]).reshape(GRID)
         np.testing.assert_allclose(refiner(corr)[0].detach(), expected, atol=1e-12)
 
-    def test_gradcheck(self):
+    @pytest.mark.parametrize("path", ["plain", "fast"])
+    def test_gradcheck(self, path):
         refiner = MatchToMatch(2, dim=4, depth=1, make_attention=lambda d: PaperAttention(d, 4, 2)).double()
+        refiner.path = path
         assert gradcheck(refiner, random64(1, 2, 1, 2, 2, 1, grad=True))
 
     def test_wrong_number_of_layers_is_named(self):

@@ -8,7 +8,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from transformatcher.kernels.triton_passes import _dot
+from transformatcher.kernels.triton_common import dot
 
 GAUSSIAN = {"logits": 0, "probabilities": 1, "none": 2}
 
@@ -31,7 +31,7 @@ def _embed_kernel(
         inside = t < t_all
         at = corr_ptr + (pair.to(tl.int64) * layers + layer[:, None]) * t_all + t[None, :]
         corr = tl.load(at, mask=known[:, None] & inside[None, :], other=0.0)
-        x = _dot(w, corr.to(tl.float32), LOW) + bias[:, None]
+        x = dot(w, corr.to(tl.float32), LOW) + bias[:, None]
         out = x_ptr + (pair.to(tl.int64) * D + columns[:, None]) * t_all + t[None, :]
         tl.store(out, x, mask=inside[None, :])
 
@@ -55,9 +55,9 @@ def _embed_backward_kernel(
         corr = tl.load(corr_ptr + offset, mask=mask, other=0.0).to(tl.float32)
         at = dx_ptr + (pair.to(tl.int64) * D + columns[:, None]) * t_all + t[None, :]
         dx = tl.load(at, mask=inside[None, :], other=0.0)
-        dw += _dot(dx, tl.trans(corr), LOW)
+        dw += dot(dx, tl.trans(corr), LOW)
         db += tl.sum(dx, axis=1)
-        tl.store(dcorr_ptr + offset, _dot(tl.trans(w), dx, LOW).to(dcorr_ptr.dtype.element_ty), mask=mask)
+        tl.store(dcorr_ptr + offset, dot(tl.trans(w), dx, LOW).to(dcorr_ptr.dtype.element_ty), mask=mask)
     program = pair * tl.num_programs(0) + chunk
     tl.store(dw_ptr + (program * D + columns)[:, None] * L + layer[None, :], dw)
     tl.store(db_ptr + program * D + columns, db)

@@ -193,14 +193,14 @@ def choose_passes(corr: Float[Tensor, "b l t"], blocks: Sequence[Block]) -> Pass
     """Triton where it runs and the widths suit it, with bfloat16 products for a bfloat16 correlation; else torch."""
     widths = [_widths(block) for block in blocks]
     if triton_runs_on(corr):
-        from transformatcher.kernels import triton_ends, triton_passes
+        from transformatcher.kernels import triton_common, triton_ends, triton_pool, triton_update
 
-        if all(triton_passes.fits(*width) for width in widths):
+        if all(triton_common.fits(*width) for width in widths):
             low = corr.dtype != torch.float32
             return Passes(
                 partial(triton_ends.embed, low=low),
-                partial(triton_passes.pool, low=low),
-                partial(triton_passes.update, low=low),
+                partial(triton_pool.pool, low=low),
+                partial(triton_update.update, low=low),
             )
     return Passes(passes.embed, passes.pool, passes.update)
 
