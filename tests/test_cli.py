@@ -111,7 +111,7 @@ class TestBadInput:
             (["RAW", "--set", "variant=paper"], "leave 'variant' out of the settings"),
             (["RAW", "--alpha", "nan"], "tolerances must be positive"),
             (["RAW", "--out", ""], "--out is empty"),
-            (["--matcher", "none", "--backbone-weights", "gone.safetensors"], "which network are they for?"),
+            (["--matcher", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),
         ],
     )
     def test_eval(self, spair_root: Path, tmp_path: Path, raw, capsys, arguments, message):

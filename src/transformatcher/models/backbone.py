@@ -119,7 +119,7 @@ def _says_v1(arch: str) -> bool:
 def backbone_of(weights: str) -> str:
     """The network that a weights file says it belongs to; an error where it does not say."""
     path = Path(weights)
-    if path.is_file() and path.suffix == ".safetensors":
+    if path.suffix == ".safetensors":
         _, metadata = read_safetensors(path)
         if _says_v1(metadata.get("arch", "")):
             return "resnet50_v1"
