@@ -1,7 +1,5 @@
 """Image file → oriented RGB pixels → resized, normalised tensor."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
@@ -25,24 +23,13 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
     """
     if isinstance(source, np.ndarray):
         return source
-    _need_file(source)
+    if not source.is_file():
+        raise InputError(f"{source}: {'a folder, not an image' if source.is_dir() else 'no such image file'}")
     try:
         with Image.open(source) as image:
             return np.array(to_rgb(ImageOps.exif_transpose(image) if orient else image))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"{source}: not an image that can be decoded ({error})") from error
-
-
-def image_size(path: Path, *, orient: bool = True) -> Size:
-    """(h, w) of an image file, from its header alone."""
-    _need_file(path)
-    try:
-        with Image.open(path) as image:
-            w, h = image.size
-            turned = orient and image.getexif().get(0x0112, 1) >= 5  # EXIF orientations 5 to 8 swap the axes
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: not an image that can be decoded ({error})") from error
-    return (w, h) if turned else (h, w)
 
 
 def to_tensor(image: UInt8[np.ndarray, "h w 3"], size: Size) -> Float[Tensor, "3 h2 w2"]:
@@ -51,11 +38,6 @@ def to_tensor(image: UInt8[np.ndarray, "h w 3"], size: Size) -> Float[Tensor, "3
     resized = tv.resize(pixels, list(size), antialias=True)
     scaled = tv.to_dtype(resized, torch.float32, scale=True)
     return tv.normalize(scaled, list(IMAGENET_MEAN), list(IMAGENET_STD))
-
-
-def _need_file(path: Path) -> None:
-    if not path.is_file():
-        raise InputError(f"{path}: {'a folder, not an image' if path.is_dir() else 'no such image file'}")
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

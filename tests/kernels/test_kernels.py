@@ -92,6 +92,27 @@ class TestTorchPasses:
         module(corr)
         assert module.blocks[0].folded is None
 
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_what_inference_kept_serves_training(self, frozen):
+        """Tensors made in inference mode may not take part in a backward pass."""
+        module = refiner(PaperAttention, lambda: AxialRotary(8, 4)).requires_grad_(not frozen)
+        corr = torch.rand(1, 3, 2, 3, 3, 2)
+        with torch.inference_mode():
+            module(corr)
+        corr.requires_grad_()
+        module(corr).sum().backward()
+        assert corr.grad is not None
+
+    def test_forced_fast_on_a_cpu_takes_the_passes_and_leaves_out_the_kernels(self):
+        model = build_matcher(model_config({"backbone": "resnet50", "sampler": "bilinear", "depth": 1}))
+        images = torch.randn(2, 1, 3, 64, 64)
+        flows = []
+        for path in ("fast", "plain"):
+            set_path(model, path)
+            with torch.no_grad():
+                flows.append(model(*images).trg_norm)
+        torch.testing.assert_close(*flows, rtol=0, atol=1e-5)
+
     def test_placement_of_equal_positions_is_shared(self):
         assert fast.position_key(AxialRotary(8, 4)) == fast.position_key(AxialRotary(8, 4))
         assert fast.position_key(AxialRotary(8, 4)) != fast.position_key(AxialRotary(8, 4, base=10.0))

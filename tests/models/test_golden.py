@@ -12,9 +12,9 @@ from transformatcher.config import model_config
 from transformatcher.coords import norm_to_px, px_to_norm
 from transformatcher.keypoints import soft_sample
 from transformatcher.models.build import build_matcher, build_refiner
+from transformatcher.models.fast import PathName
 from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.match2match import MatchToMatch
-from transformatcher.models.match2match import Path as PathName
 from transformatcher.models.resize4d import resize4d
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "released_matcher.safetensors"

@@ -41,7 +41,8 @@ class Placement:
     def features(self, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "j t"]:
         """The features of every match, in the order of the flattened grid; one row of ones or signs if not rotary."""
         if (dtype, device) not in self.cache:
-            self.cache[dtype, device] = self._features(dtype, device)
+            with torch.inference_mode(mode=False):  # what is kept may serve training later
+                self.cache[dtype, device] = self._features(dtype, device)
         features: Tensor = self.cache[dtype, device]
         return features
 

@@ -112,7 +112,8 @@ class Layout:
         """The layout of a placement, made once."""
         key = (device, heads)
         if key not in place.cache:
-            place.cache[key] = cls(place, device, heads)
+            with torch.inference_mode(mode=False):  # what is kept may serve training later
+                place.cache[key] = cls(place, device, heads)
         layout: Layout = place.cache[key]
         return layout
 

@@ -45,7 +45,7 @@ class MultiLevelCorrelation(nn.Module):
     ) -> None:
         super().__init__()
         self.resize = resize
-        self.path: Literal["auto", "fast", "plain"] = "auto"  # fast: fused; auto: that where Triton runs
+        self.path: fast.PathName = "auto"  # fast: a fused kernel where Triton runs; plain: this file
         self.grid = grid
 
     def forward(
@@ -55,7 +55,7 @@ class MultiLevelCorrelation(nn.Module):
         if len(src) != len(trg) or not src:
             raise InputError(f"correlation needs the same layers of both images, got {len(src)} and {len(trg)}")
         src_grid, trg_grid = self.grid or finest_grid(src), self.grid or finest_grid(trg)
-        if self.path == "fast" or (self.path == "auto" and src[0].is_cuda and fast.triton_runs_on(src[0])):
+        if fast.kernel_wanted(self.path, src[0]):
             return fast.correlate(src, trg, src_grid, trg_grid, relu_first=self.resize == "resize-correlation")
         maps = []
         for f_src, f_trg in zip(src, trg, strict=True):

@@ -25,6 +25,7 @@ from transformatcher.models.block import Block
 from transformatcher.models.rotary import AxialRotary, Checkerboard, Grid4, NoPosition, Position
 from transformatcher.schema import Flow, Size
 
+PathName = Literal["auto", "fast", "plain"]
 GaussianOn = Literal["logits", "probabilities", "none"]
 Affine = Float[Tensor, "heads e d1"]  # rows of one head together
 
@@ -34,7 +35,8 @@ def placement(position: Position, grid: Grid4) -> Placement:
     if isinstance(position, AxialRotary):
         angles = position.angle_of_plane.flatten(1)  # (4, planes)
         if position.last is None or position.last[0] != (grid, angles.device):
-            made = Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
+            with torch.inference_mode(mode=False):  # what is kept may serve training later
+                made = Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
             position.last = ((grid, angles.device), made)
         return position.last[1]
     return Placement("sign" if isinstance(position, Checkerboard) else "none", grid)
@@ -148,14 +150,15 @@ def fold_attention(norm: nn.LayerNorm, attention: AdditiveAttention) -> FoldedAt
 def fold_block(block: Block) -> tuple[FoldedAttention, Ffn]:
     """Both halves of a block; kept for the next call while the weights are frozen and stay what they are."""
     parameters = list(block.parameters())
-    state = None
-    if not any(p.requires_grad or p.is_inference() for p in parameters):
-        state = [(p.data_ptr(), p._version, p.device, p.dtype) for p in parameters]
-        if block.folded is not None and block.folded[0] == state:
-            return block.folded[1]
-    folded = fold_attention(block.norm_attention, _additive(block)), fold_ffn(block.norm_ffn, block.ffn)
-    block.folded = None if state is None else (state, folded)
-    return folded
+    if any(p.requires_grad or p.is_inference() for p in parameters):
+        block.folded = None
+        return fold_attention(block.norm_attention, _additive(block)), fold_ffn(block.norm_ffn, block.ffn)
+    state = [(p.data_ptr(), p._version, p.device, p.dtype) for p in parameters]
+    if block.folded is None or block.folded[0] != state:
+        with torch.inference_mode(mode=False):  # what is kept may be part of a gradient's way later
+            folded = fold_attention(block.norm_attention, _additive(block)), fold_ffn(block.norm_ffn, block.ffn)
+        block.folded = (state, folded)
+    return block.folded[1]
 
 
 def fold_ffn(norm: nn.LayerNorm, ffn: nn.Sequential) -> Ffn:
@@ -181,6 +184,11 @@ def triton_runs_on(tensor: Tensor) -> bool:
     if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16) or find_spec("triton") is None:
         return False
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def kernel_wanted(path: PathName, tensor: Tensor) -> bool:
+    """Whether a stage takes its Triton kernel: on CUDA unless told not to; under the interpreter only if told to."""
+    return path != "plain" and triton_runs_on(tensor) and (tensor.is_cuda or path == "fast")
 
 
 def _widths(block: Block) -> tuple[int, int, int]:

@@ -61,16 +61,12 @@ class KernelSoftArgmax(nn.Module):
         self.sigma = sigma
         self.temperature = temperature
         self.gaussian: GaussianOn = gaussian
-        self.path: Literal["auto", "fast", "plain"] = "auto"  # fast: one fused kernel; auto: that where Triton runs
-
-    def _kernel_fits(self, refined: Tensor) -> bool:
-        """A row of the fine target grid must fit into one program's registers."""
-        fits = fast.triton_runs_on(refined) and max(refined.shape[3:]) * self.upsample <= 128
-        return fits and (refined.is_cuda or self.path == "fast")
+        self.path: fast.PathName = "auto"  # fast: a fused kernel where Triton runs; plain: this file
 
     def forward(self, refined: Float[Tensor, "b hs ws ht wt"]) -> Flow:
         """Expectation of the target position, for each cell of the upsampled source grid."""
-        if self.path != "plain" and self._kernel_fits(refined):
+        # A row of the fine target grid must fit into one program's registers.
+        if fast.kernel_wanted(self.path, refined) and max(refined.shape[3:]) * self.upsample <= 128:
             return fast.read_out(
                 refined, self.upsample, sigma=self.sigma, temperature=self.temperature, gaussian=self.gaussian
             )

@@ -1,7 +1,7 @@
 """Multi-channel correlation → one refined score for every candidate match (section 4.2)."""
 
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import cast
 
 from einops import rearrange
 from jaxtyping import Float
@@ -11,8 +11,6 @@ from transformatcher.errors import InputError
 from transformatcher.models import fast
 from transformatcher.models.attention import PaperAttention
 from transformatcher.models.block import Block
-
-Path = Literal["auto", "fast", "plain"]
 
 
 class MatchToMatch(nn.Module):
@@ -38,7 +36,9 @@ class MatchToMatch(nn.Module):
         self.embed = nn.Linear(layers, dim)
         self.blocks = nn.ModuleList(Block(make_attention(dim), dim, ffn_ratio) for _ in range(depth))
         self.score = nn.Linear(dim, 1)
-        self.path: Path = "auto"  # fast: the fused passes; plain: this file; auto: fast where they know the attention
+        self.path: fast.PathName = (
+            "auto"  # fast: the fused passes; plain: this file; auto: fast where they know the attention
+        )
 
     def _fast_path(self) -> bool:
         known = all(fast.supported(block.attention) for block in cast(list[Block], list(self.blocks)))
