@@ -36,9 +36,8 @@ class MatchToMatch(nn.Module):
         self.embed = nn.Linear(layers, dim)
         self.blocks = nn.ModuleList(Block(make_attention(dim), dim, ffn_ratio) for _ in range(depth))
         self.score = nn.Linear(dim, 1)
-        self.path: fast.PathName = (
-            "auto"  # fast: the fused passes; plain: this file; auto: fast where they know the attention
-        )
+        # fast: the fused passes; plain: this file; auto: fast where the passes know the attention
+        self.path: fast.PathName = "auto"
 
     def _fast_path(self) -> bool:
         known = all(fast.supported(block.attention) for block in cast(list[Block], list(self.blocks)))
