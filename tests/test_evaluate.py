@@ -161,7 +161,7 @@ class TestScores:
         "change",
         [
             {"trg_bbox_px": np.array([0.0, 0.0, 5.0, 5.0])},
-            {"flip": True},
+            {"src_flip": True},
             {"difficulty": {"scale": 2}},
             {"category": "x"},
         ],

@@ -1,27 +1,21 @@
 """Matcher ↔ folder: ``model.safetensors`` beside ``config.json``, written whole or not at all, loaded strictly."""
 
 import json
-import os
 from pathlib import Path
-
-from safetensors.torch import save_file
 
 from transformatcher.config import ModelConfig, read_model_config, to_plain
 from transformatcher.errors import InputError
-from transformatcher.files import make_folder, write_text
+from transformatcher.files import write_text
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
-from transformatcher.tensors import load_strictly, read_safetensors
+from transformatcher.tensors import load_strictly, read_safetensors, write_tensors
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -> None:
     """Write both files under other names first, so that an interrupted save leaves the old ones."""
-    make_folder(folder)
-    new_weights = folder / f".{WEIGHTS}.new"
-    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, new_weights)
-    os.replace(new_weights, folder / WEIGHTS)  # noqa: PTH105 (atomic on every system, which rename is not)
+    write_tensors(folder / WEIGHTS, model.state_dict())
     write_text(folder / CONFIG, json.dumps(to_plain(config), indent=2) + "\n")
 
 

@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"transformatcher {args.command}: out of memory; choose a smaller --batch or image_size", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumable = args.command == "eval"
-        print("\ninterrupted" + "; the same command goes on where it stopped" * resumable, file=sys.stderr)
+        hint = {"eval": "; the same command goes on where it stopped", "train": "; --resume goes on where it stopped"}
+        print("\ninterrupted" + hint.get(args.command, ""), file=sys.stderr)
         return 130
 
 
@@ -70,6 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--out", required=True, metavar="DIR", help="the folder that eval wrote")
     _score_arguments(score)
     score.set_defaults(run=_lazy("score"))
+
+    train = commands.add_parser("train", help="train a matcher; start with torchrun for several GPUs or machines")
+    train.add_argument("config", metavar="CONFIG", help="a .toml with the tables [model], [data] and [train]")
+    train.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change a setting"
+    )
+    train.add_argument("--out", metavar="DIR", help="the run's folder (runs/NAME-OF-CONFIG)")
+    train.add_argument("--resume", action="store_true", help="go on with the run in DIR")
+    train.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    train.set_defaults(run=_lazy("train"))
 
     bench = commands.add_parser("bench", help="time and memory of every stage, fast and plain path side by side")
     bench.add_argument("--batch", type=_count, nargs="+", default=[1], metavar="N", help="pairs at a time (1)")

@@ -20,9 +20,17 @@ from rich.table import Table
 
 from transformatcher.benchmark import STAGES, benchmark, device_name, measure_ceilings
 from transformatcher.checkpoint import load_checkpoint
-from transformatcher.config import ModelConfig, model_config, parse_overrides, read_model_table, to_plain
+from transformatcher.config import (
+    ModelConfig,
+    model_config,
+    parse_overrides,
+    read_model_table,
+    read_run_config,
+    to_plain,
+)
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.check import check_benchmark
+from transformatcher.distributed import team_of
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
     SCORES,
@@ -48,6 +56,8 @@ from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher, pick_device
 from transformatcher.schema import Matches
 from transformatcher.tensors import hash_tensors
+from transformatcher.train import BEST
+from transformatcher.train import train as run_training
 from transformatcher.visualize import draw_matches, plot_costs, plot_scores, save_figure
 
 STDOUT = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width of its own
@@ -141,6 +151,19 @@ def score(args: argparse.Namespace) -> int:
     """Score saved predictions; another protocol than the published one goes into a file of its own."""
     frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
     return _score(_folder(args.out), frame, alphas, args.thres, scores_name(frame, alphas))
+
+
+def train(args: argparse.Namespace) -> int:
+    """Train what a config describes."""
+    config = read_run_config(Path(args.config), args.settings)
+    out = _folder(args.out) if args.out is not None else Path("runs") / Path(args.config).stem
+    with team_of(pick_device(args.device)) as (team, device):
+        with _training_progress(quiet=not team.leads) as report:
+            progress = run_training(config, out, device, team, resume=args.resume, report=report)
+        if team.leads:
+            best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {config.train.select_alpha:g}"
+            print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
+    return 0
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -331,6 +354,29 @@ def _read_points(text: str) -> list[list[float]]:
     if not points:
         raise InputError(f"--keypoints {text!r}: no point there")
     return points
+
+
+@contextmanager
+def _training_progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with pairs a second and the time left; what ends in a newline stays, as a line above it."""
+    columns = (BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet)) as bar:
+        task = bar.add_task("", total=None, rate="")
+        start = (time.monotonic(), 0)
+
+        def report(done: int, total: int, words: str) -> None:
+            nonlocal start
+            now = time.monotonic()
+            if done and not start[1]:
+                start = (now, done)
+            rate = (done - start[1]) / max(now - start[0], 1e-3)
+            bar.update(
+                task, completed=done, total=total, description=words.strip(), rate=f"{rate:.0f} pairs/s" * (rate > 0)
+            )
+            if words.endswith("\n"):
+                bar.console.print(words.strip(), highlight=False)
+
+        yield report
 
 
 @contextmanager

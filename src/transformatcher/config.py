@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import dacite
 
@@ -43,6 +43,7 @@ class ModelConfig:
     head_dim: int = 4
     depth: int = 6
     ffn_ratio: int = 4
+    raw_gain: float = 0.0  # the refined map starts as this times the mean raw correlation; 0: without, as in the paper
 
     upsample: int = 2
     gaussian: Literal["logits", "probabilities", "none"] = "logits"
@@ -51,6 +52,72 @@ class ModelConfig:
     sampler: Literal["soft", "bilinear"] = "soft"
     sampler_threshold: float = 0.05  # reach of the soft sampler at test time, normalised
     sampler_threshold_train: float = 0.1
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """Where pairs come from."""
+
+    benchmark: Literal["spair", "pfpascal", "pfwillow", "coco"]
+    folder: str  # in ``root``
+    split: str = "trn"
+    share: float = 1.0  # of the pairs of an epoch, in proportion to the other sources'
+    limit: int | None = None  # validation: the first so many pairs
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is trained on, and how pairs are made of it. Probabilities are each pair's or image's own."""
+
+    train: tuple[SourceConfig, ...]
+    validate: tuple[SourceConfig, ...]
+    root: str = "data"
+    pairs_per_epoch: int | None = None  # None: as many as the lists of pairs hold
+    keep: Literal["auto", "device", "host", "disk"] = "auto"  # where decoded images stay
+    canvas: int = 320  # the side of the square that kept images are resized to
+    threads: int = 4  # that decode
+    colour: float = 0.2  # each of the seven changes of colour
+    crop: float = 0.5  # a crop that keeps every keypoint
+    focus: float = 0.0  # a crop around the object instead, where its box is known
+    flip: float = 0.0  # both images mirrored
+    mirror: float = 0.0  # coco: the target alone mirrored, left and right keypoints exchanged
+    min_shared: int = 3  # coco: keypoints visible in both
+    min_overlap: float = 0.0  # coco: shared keypoints among those visible in either
+    min_object: float = 0.0  # coco: longer side of an object's box in that of its image
+    balanced: bool = True  # coco: categories drawn alike
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How weights are found. The defaults are the paper's recipe (section 5, and the released code's batch size)."""
+
+    seed: int = 0
+    epochs: int = 10
+    batch: int = 16  # of all processes together
+    lr: float = 1e-3  # of the matcher
+    lr_backbone: float = 1e-5  # 0 keeps the backbone as it is
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup: int = 0  # steps
+    weight_decay: float = 0.0
+    clip: float | None = None  # of the gradient's norm
+    average: float | None = None  # decay of a running average of the weights, which is then what is validated and kept
+    batch_norm: Literal["train", "frozen"] = "train"
+    regression: float = 1.0  # weight of the squared distance (the paper's loss)
+    cross_entropy: float = 0.0  # weight of a cross-entropy over target cells
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the backbone; auto: bfloat16 on a GPU
+    backbone_weights: str | None = None  # a .safetensors file or torchvision's name
+    start: str | None = None  # a checkpoint folder to start from
+    save_every: int = 500  # steps, besides the end of each epoch
+    select_alpha: float = 0.1  # the checkpoint kept as best has the highest mean PCK of the validation sets at this
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that a training run depends on."""
+
+    model: ModelConfig
+    data: DataConfig
+    train: TrainConfig
 
 
 VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
@@ -75,15 +142,62 @@ def model_config(values: Mapping[str, Any] | None = None, source: str = "model c
             given[key] = [given[key], given[key]]
     if _is_number(given.get("stages")):
         given["stages"] = [given["stages"]]
+    config = _build(ModelConfig, {**VARIANTS[variant], **given}, source)
+    _check_ranges(config, source)
+    return config
+
+
+def run_config(tables: Mapping[str, Any], source: str = "run config") -> RunConfig:
+    """The tables [model], [data] and [train] → a checked RunConfig."""
+    check_keys(tables, ["model", "data", "train"], source)
+    for name in tables:
+        if not isinstance(tables[name], Mapping):
+            raise InputError(f"{source}: {name} is not a table of keys")
+    if "data" not in tables:
+        raise InputError(f"{source}: no [data] table; it says which pairs to train and validate on")
+    data, train = dict(tables["data"]), tables.get("train", {})
+    check_keys(data, [f.name for f in fields(DataConfig)], f"{source}, [data]")
+    check_keys(train, [f.name for f in fields(TrainConfig)], f"{source}, [train]")
+    for key in ("train", "validate"):
+        sources = data.get(key)
+        if not isinstance(sources, list | tuple) or not all(isinstance(item, Mapping) for item in sources):
+            raise InputError(f"{source}: data.{key} must be a list of {{benchmark = …, folder = …}}")
+        for item in sources:
+            check_keys(item, [f.name for f in fields(SourceConfig)], f"{source}, data.{key}")
+        data[key] = [_build(SourceConfig, item, f"{source}, data.{key}") for item in sources]
+    config = RunConfig(
+        model=model_config(tables.get("model", {}), f"{source}, [model]"),
+        data=_build(DataConfig, data, f"{source}, [data]"),
+        train=_build(TrainConfig, train, f"{source}, [train]"),
+    )
+    _check_run(config, source)
+    return config
+
+
+def read_run_config(path: Path, settings: Sequence[str] = ()) -> RunConfig:
+    """A .toml file with the tables of a run, changed by ``table.key=value`` settings → RunConfig."""
+    tables = _read_tables(path)
+    for key, value in parse_overrides(settings).items():
+        table, dot, name = key.partition(".")
+        if not dot or table not in ("model", "data", "train"):
+            raise InputError(f"--set {key}: name the table too: model.{key}, data.{key} or train.{key}")
+        if not isinstance(tables.setdefault(table, {}), dict):
+            raise InputError(f"{path}: {table} is not a table of keys")
+        tables[table][name] = value
+    return run_config(tables, source=str(path))
+
+
+Config = TypeVar("Config")
+
+
+def _build(kind: type[Config], values: Mapping[str, Any], source: str) -> Config:
     options = dacite.Config(cast=[tuple], type_hooks={float: _number, int: _whole}, strict=True)
     try:
-        config = dacite.from_dict(ModelConfig, {**VARIANTS[variant], **given}, options)
+        return dacite.from_dict(kind, values, options)
     except TypeError as error:  # a tuple was wanted, and what came cannot be one
         raise InputError(f"{source}: a value has the wrong form ({error})") from error
     except dacite.DaciteError as error:
-        raise InputError(f"{source}: {_explain(error, given)}") from error
-    _check_ranges(config, source)
-    return config
+        raise InputError(f"{source}: {_explain(error, values)}") from error
 
 
 def check_keys(given: Mapping[str, Any], valid: Sequence[str], source: str) -> None:
@@ -102,18 +216,23 @@ def read_model_config(path: Path) -> ModelConfig:
 
 def read_model_table(path: Path) -> dict[str, Any]:
     """The keys that a .toml file (in its [model] table) or a .json file gives, unchecked."""
+    data = _read_tables(path)
+    if path.suffix != ".json":
+        check_keys(data, ["model", "data", "train"], str(path))  # a training config's [model] serves too
+        data = data.get("model", {})
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: expected a table of keys, found {type(data).__name__}")
+    return data
+
+
+def _read_tables(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such config file")
     try:
         text = path.read_text(encoding="utf-8-sig")
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        data: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid {path.suffix.lstrip('.') or 'TOML'}: {error}") from error
-    if path.suffix != ".json":
-        check_keys(data, ["model"], str(path))
-        data = data.get("model", {})
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a table of keys, found {type(data).__name__}")
     return data
 
 
@@ -131,7 +250,7 @@ def parse_overrides(settings: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def to_plain(config: ModelConfig) -> dict[str, Any]:
+def to_plain(config: ModelConfig | RunConfig) -> dict[str, Any]:
     """A config as JSON-ready data, every key resolved."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return plain
@@ -172,5 +291,36 @@ def _check_ranges(config: ModelConfig, source: str) -> None:
     for key in ("dim", "heads", "head_dim", "ffn_ratio", "upsample"):
         need(getattr(config, key) >= 1, key, "must be at least 1")
     need(config.depth >= 0, "depth", "must not be negative")
+    need(0 <= config.raw_gain < math.inf, "raw_gain", "must not be negative")
     for key in ("sigma", "temperature", "rotary_base", "sampler_threshold", "sampler_threshold_train"):
         need(0 < getattr(config, key) < math.inf, key, "must be positive and finite")
+
+
+def _check_run(config: RunConfig, source: str) -> None:
+    def need(ok: bool, table: str, key: str, rule: str) -> None:
+        if not ok:
+            raise InputError(f"{source}: {table}.{key} = {getattr(getattr(config, table), key)!r}: {rule}")
+
+    data, train = config.data, config.train
+    for key in ("train", "validate"):
+        need(bool(getattr(data, key)), "data", key, "name at least one source of pairs")
+    for key in ("colour", "crop", "focus", "flip", "mirror", "min_overlap", "min_object"):
+        need(0 <= getattr(data, key) <= 1, "data", key, "must lie between 0 and 1")
+    need(all(0 < item.share < math.inf for item in data.train), "data", "train", "shares must be positive")
+    for key in ("canvas", "threads", "min_shared"):
+        need(getattr(data, key) >= 1, "data", key, "must be at least 1")
+    need(data.pairs_per_epoch is None or data.pairs_per_epoch >= 1, "data", "pairs_per_epoch", "must be at least 1")
+    endless = any(item.benchmark == "coco" for item in data.train)
+    need(not endless or data.pairs_per_epoch is not None, "data", "pairs_per_epoch", "a coco source is endless: say it")
+    for key in ("epochs", "batch", "save_every"):
+        need(getattr(train, key) >= 1, "train", key, "must be at least 1")
+    need(0 < train.lr < math.inf, "train", "lr", "must be positive")
+    for key in ("lr_backbone", "warmup", "weight_decay", "regression", "cross_entropy"):
+        need(0 <= getattr(train, key) < math.inf, "train", key, "must not be negative")
+    need(train.regression + train.cross_entropy > 0, "train", "regression", "without cross_entropy it must be positive")
+    need(train.clip is None or train.clip > 0, "train", "clip", "must be positive")
+    need(train.average is None or 0 < train.average < 1, "train", "average", "must lie between 0 and 1")
+    need(
+        not (train.start and train.backbone_weights), "train", "start", "brings its own backbone: drop backbone_weights"
+    )
+    need(config.model.matcher != "none" or train.lr_backbone > 0, "train", "lr_backbone", "nothing else could learn")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from transformatcher.coords import norm_to_px, rescale_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair
@@ -111,9 +112,8 @@ def fingerprint(pairs: Iterable[ImagePair]) -> str:
     """A short hash of all that the pairs' annotations say."""
     digest = hashlib.sha256()
     for pair in pairs:
-        digest.update(
-            repr((pair.name, pair.category, pair.flip, pair.orient, sorted(pair.difficulty.items()))).encode()
-        )
+        flags = (pair.src_flip, pair.trg_flip, pair.orient)
+        digest.update(repr((pair.name, pair.category, flags, sorted(pair.difficulty.items()))).encode())
         for array in (pair.src_kps_px, pair.trg_kps_px, pair.visible, pair.src_bbox_px, pair.trg_bbox_px):
             digest.update(b"none" if array is None else array.tobytes())
     return digest.hexdigest()[:16]
@@ -137,27 +137,32 @@ def _predict(
     model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, threads: int
 ) -> Iterator[Prediction]:
     for loaded in _decoded_batches(pairs, size, batch, threads):
-        tensors = collate(loaded)
-        with torch.inference_mode():
-            flow = model(tensors.src.to(device), tensors.trg.to(device))
-            src_kps = tensors.src_kps_norm.to(device)
-            trg_norm = model.transfer(flow, src_kps).double().cpu().numpy()
-            peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
-        for row, item in enumerate(loaded):
-            index = np.flatnonzero(item.pair.visible)
-            yield Prediction(
-                name=item.pair.name,
-                category=item.pair.category,
-                src_size=list(item.src_size),
-                trg_size=list(item.trg_size),
-                kp_index=index.tolist(),
-                src_kps=item.src_kps_px[index].round(4).tolist(),
-                trg_kps=item.trg_kps_px[index].round(4).tolist(),
-                pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
-                peak=peak[row, index].round(6).tolist(),
-                trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
-                difficulty=dict(item.pair.difficulty),
-            )
+        yield from predict_batch(model, loaded, device)
+
+
+def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: torch.device) -> Iterator[Prediction]:
+    """Predict the keypoints of a few decoded pairs at once."""
+    tensors = collate(loaded)
+    with torch.inference_mode():
+        flow = model(tensors.src.to(device), tensors.trg.to(device))
+        src_kps = tensors.src_kps_norm.to(device)
+        trg_norm = model.transfer(flow, src_kps).double().cpu().numpy()
+        peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
+    for row, item in enumerate(loaded):
+        index = np.flatnonzero(item.pair.visible)
+        yield Prediction(
+            name=item.pair.name,
+            category=item.pair.category,
+            src_size=list(item.src_size),
+            trg_size=list(item.trg_size),
+            kp_index=index.tolist(),
+            src_kps=item.src_kps_px[index].round(4).tolist(),
+            trg_kps=item.trg_kps_px[index].round(4).tolist(),
+            pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
+            peak=peak[row, index].round(6).tolist(),
+            trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
+            difficulty=dict(item.pair.difficulty),
+        )
 
 
 def _prepare_folder(out: Path, run: Mapping[str, Any], overwrite: bool) -> Path:
@@ -244,6 +249,17 @@ def score(
         "per_category": groups(lambda pair: pair.category),
         "difficulty": {factor: groups(partial(_level, factor)) for factor in factors},
     }
+
+
+def pair_scores(
+    predictions: Sequence[Prediction], kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+) -> Float[np.ndarray, " n"]:
+    """The PCK of each pair alone, in percent."""
+    pairs = [_in_frame(prediction, frame) for prediction in predictions]
+    missing = next((p.name for p, scored in zip(predictions, pairs, strict=True) if kind not in scored.lengths), None)
+    if missing is not None:
+        raise InputError(f"pair {missing} has no object box, which the threshold {kind!r} needs")
+    return np.array([100 * correct_points(pair.errors, pair.lengths[kind], alpha).mean() for pair in pairs])
 
 
 def _in_frame(prediction: Prediction, frame: Size | None) -> _Scored:

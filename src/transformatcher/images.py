@@ -1,9 +1,13 @@
 """Image file → oriented RGB pixels → resized, normalised tensor."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
@@ -12,6 +16,7 @@ from transformatcher.schema import ImageSource, Size
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 
 
 def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray, "h w 3"]:
@@ -23,13 +28,28 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
     """
     if isinstance(source, np.ndarray):
         return source
-    if not source.is_file():
-        raise InputError(f"{source}: {'a folder, not an image' if source.is_dir() else 'no such image file'}")
+    with _opened(source) as image:
+        return np.array(to_rgb(ImageOps.exif_transpose(image) if orient else image))
+
+
+def image_size(source: ImageSource, *, orient: bool = True) -> Size:
+    """(h, w) that :func:`read_image` would return, from the file's header alone."""
+    if isinstance(source, np.ndarray):
+        return source.shape[0], source.shape[1]
+    with _opened(source) as image:
+        turned = orient and image.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+        return (image.width, image.height) if turned else (image.height, image.width)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    if not path.is_file():
+        raise InputError(f"{path}: {'a folder, not an image' if path.is_dir() else 'no such image file'}")
     try:
-        with Image.open(source) as image:
-            return np.array(to_rgb(ImageOps.exif_transpose(image) if orient else image))
+        with Image.open(path) as image:
+            yield image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{source}: not an image that can be decoded ({error})") from error
+        raise InputError(f"{path}: not an image that can be decoded ({error})") from error
 
 
 def to_tensor(image: UInt8[np.ndarray, "h w 3"], size: Size) -> Float[Tensor, "3 h2 w2"]:

@@ -22,7 +22,7 @@ ImageSource = Path | UInt8[np.ndarray, "h w 3"]
 class ImagePair:
     """One annotated pair of images, as a benchmark describes it: nothing is decoded yet.
 
-    Keypoints and boxes are in pixels of the files as they lie on disk (before ``flip``). Where ``visible`` is false the
+    Keypoints and boxes are in pixels of the files as they lie on disk (before any flip). Where ``visible`` is false the
     coordinates mean nothing.
     """
 
@@ -36,7 +36,8 @@ class ImagePair:
     src_bbox_px: Float[np.ndarray, "4"] | None = None
     trg_bbox_px: Float[np.ndarray, "4"] | None = None
     kp_names: tuple[str, ...] = ()
-    flip: bool = False  # mirror both images left to right
+    src_flip: bool = False  # mirror the image left to right
+    trg_flip: bool = False
     orient: bool = False  # the annotation was made on the image as its EXIF tag turns it
     difficulty: Mapping[str, int] = field(default_factory=dict)  # factor → 0 easy, 1 medium, 2 hard
 

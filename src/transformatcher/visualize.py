@@ -1,6 +1,6 @@
 """Matches and scores → pictures that are legible at any image size and for any eyes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,29 @@ def draw_matches(
     bar = figure.colorbar(mpl.cm.ScalarMappable(norm, COLOURS), ax=axes, fraction=0.03, pad=0.01)
     bar.set_label("sharpness of the match", fontsize=8)
     bar.ax.tick_params(labelsize=7)
+    if title:
+        figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
+    """Loss and validation PCK of a training run against the pairs it has seen."""
+    figure = Figure(figsize=(9, 3.4), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    pairs = [row["pairs"] for row in metrics]
+    left.plot(pairs, [row["loss"] for row in metrics], color="black", marker=".")
+    left.set_ylabel("training loss")
+    names = list(metrics[0]["pck"]) if metrics else []
+    colours = [mpl.colormaps[COLOURS](x) for x in np.linspace(0, 0.85, max(len(names), 1))]
+    for name, colour in zip(names, colours, strict=False):
+        for alpha, style in (("0.1", "-"), ("0.05", "--")):
+            values = [row["pck"][name][alpha] for row in metrics]
+            right.plot(pairs, values, style, color=colour, marker=".", label=f"{name} @ {alpha}")
+    right.set_ylabel("validation PCK (%)")
+    right.legend(fontsize=7)
+    for axis in (left, right):
+        axis.set_xlabel("pairs seen")
+        axis.grid(alpha=0.3)
     if title:
         figure.suptitle(title, fontsize=9)
     return figure

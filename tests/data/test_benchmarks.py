@@ -76,12 +76,13 @@ class TestPascal:
         assert pair.visible.tolist() == [True, False, True]
         assert np.isfinite(pair.src_kps_px).all()
         assert pair.trg_kps_px[2].tolist() == [31, 40]
-        assert pair.flip
+        assert pair.src_flip
+        assert pair.trg_flip
 
     def test_flip_moves_pixels_and_annotations_alike(self, pascal_root: Path):
         (pair,) = load_pfpascal(pascal_root, "trn")
         loaded = load_pair(pair, (60, 80))
-        straight = load_pair(type(pair)(**{**vars(pair), "flip": False}), (60, 80))
+        straight = load_pair(type(pair)(**{**vars(pair), "src_flip": False, "trg_flip": False}), (60, 80))
         np.testing.assert_allclose(loaded.src, straight.src.flip(2), atol=1e-6)
         assert loaded.src_kps_px[0].tolist() == [80 - 10, 20]
         assert loaded.trg_bbox_px is not None

@@ -1,11 +1,13 @@
 """Any COCO-keypoint file → objects, and on the fly → pairs of one category that share keypoints."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from transformatcher.data.pairs import OnProblem, box_array, masked_points, need_folder, raise_problem
 from transformatcher.errors import InputError
@@ -102,58 +104,112 @@ class CocoPairs:
         objects: from :func:`load_coco_objects`.
         seed: of the whole sequence.
         min_shared: keypoints that must be visible in both.
+        min_overlap: of the keypoints visible in either, the share that must be visible in both: a high one picks pairs
+            seen from similar sides.
         balanced: draw the category first, so that rare ones come as often as common ones.
+        mirror: probability that the target is mirrored, its left and right keypoints exchanged (where enough are then
+            shared).
     """
 
     def __init__(
-        self, objects: list[AnnotatedObject], *, seed: int = 0, min_shared: int = 3, balanced: bool = True
+        self,
+        objects: list[AnnotatedObject],
+        *,
+        seed: int = 0,
+        min_shared: int = 3,
+        min_overlap: float = 0.0,
+        balanced: bool = True,
+        mirror: float = 0.0,
     ) -> None:
         self.seed = seed
         self.balanced = balanced
-        self.partners = shared_keypoint_partners(objects, min_shared)
+        self.mirror = mirror
         self.objects = objects
-        if not self.partners:
+        self._kinds = [kind for kind in _kinds(objects) if kind.keep_partnered(min_shared, min_overlap)]
+        if not self._kinds:
             raise InputError(
                 f"no two of the {len(objects)} annotated objects have one category, different images and at least "
                 f"{min_shared} keypoints in common"
+                + (f", {min_overlap:g} of those visible in either" if min_overlap else "")
             )
-        self._by_category: dict[str, list[int]] = {}
-        for index in self.partners:
-            self._by_category.setdefault(objects[index].category, []).append(index)
+        self.images = sorted({objects[i].image for kind in self._kinds for i in kind.indices})
 
     def __getitem__(self, index: int) -> ImagePair:
         """The ``index``-th pair of the endless sequence."""
         rng = np.random.default_rng((self.seed, index))
-        if self.balanced:
-            sources = self._by_category[sorted(self._by_category)[rng.integers(len(self._by_category))]]
-        else:
-            sources = list(self.partners)
-        src = int(sources[rng.integers(len(sources))])
-        trg = int(rng.choice(self.partners[src]))
-        return pair_of(self.objects[src], self.objects[trg])
+        sizes = np.array([1 if self.balanced else len(kind.sources) for kind in self._kinds])
+        kind = self._kinds[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
+        row = int(rng.choice(kind.sources))
+        mirrored = bool(rng.random() < self.mirror)
+        allowed = kind.partners(row, mirrored=mirrored)
+        if mirrored and not len(allowed):
+            mirrored, allowed = False, kind.partners(row, mirrored=False)
+        src, trg = self.objects[kind.indices[row]], self.objects[kind.indices[int(rng.choice(allowed))]]
+        return pair_of(src, mirror_object(trg) if mirrored else trg, trg_flip=mirrored)
 
 
-def shared_keypoint_partners(objects: list[AnnotatedObject], min_shared: int) -> dict[int, np.ndarray]:
-    """For each object that has any, the indices of those it can be paired with."""
-    by_kind: dict[tuple[str, int], list[int]] = {}
+class _Kind:
+    """The objects of one category that count the same keypoints."""
+
+    def __init__(self, indices: list[int], objects: list[AnnotatedObject]) -> None:
+        self.indices = indices
+        self.visible = np.stack([objects[i].visible for i in indices]).astype(np.float32)
+        swap = mirrored_names(objects[indices[0]].kp_names)
+        self.mirrored = np.where(swap >= 0, self.visible[:, swap], 0)
+        self.images = np.array([str(objects[i].image) for i in indices])
+        self.sources = np.empty(0, dtype=int)
+        self.min_shared, self.min_overlap = 1, 0.0
+
+    def keep_partnered(self, min_shared: int, min_overlap: float) -> bool:
+        """Set the rules; False where no two objects meet them."""
+        self.min_shared, self.min_overlap = min_shared, min_overlap
+        self.sources = np.array([row for row in range(len(self.indices)) if len(self.partners(row, mirrored=False))])
+        return len(self.sources) > 0
+
+    def partners(self, row: int, *, mirrored: bool) -> np.ndarray:
+        """Rows of the objects that this one can be paired with."""
+        candidates = self.mirrored if mirrored else self.visible
+        shared = candidates @ self.visible[row]
+        either = candidates.sum(axis=1) + self.visible[row].sum() - shared
+        allowed = (shared >= self.min_shared) & (shared >= self.min_overlap * either)
+        return np.flatnonzero(allowed & (self.images != self.images[row]))
+
+
+def _kinds(objects: list[AnnotatedObject]) -> list[_Kind]:
+    by_kind: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for index, item in enumerate(objects):
-        by_kind.setdefault((item.category, len(item.visible)), []).append(index)
-    partners = {}
-    for indices in by_kind.values():
-        visible = np.stack([objects[i].visible for i in indices]).astype(np.float32)
-        images = np.array([str(objects[i].image) for i in indices])
-        for row, index in enumerate(indices):
-            allowed = (visible @ visible[row] >= min_shared) & (images != images[row])
-            if allowed.any():
-                partners[index] = np.array(indices)[allowed]
-    return partners
+        by_kind.setdefault((item.category, item.kp_names), []).append(index)
+    return [_Kind(by_kind[key], objects) for key in sorted(by_kind)]
 
 
-def pair_of(src: AnnotatedObject, trg: AnnotatedObject) -> ImagePair:
+SIDES = {"l": "r", "r": "l", "left": "right", "right": "left"}
+
+
+def mirrored_names(names: Sequence[str]) -> Int[np.ndarray, " n"]:
+    """For each keypoint, the index of its mirror image: left ↔ right, the others themselves; -1 where it has none.
+
+    Sides are words of a name (``L_Eye``, ``Top_Left_Back``, ``left ear``, ``eyeLeft``), whatever their case.
+    """
+
+    def words(name: str) -> list[str]:
+        return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+    index = {tuple(words(name)): i for i, name in enumerate(names)}
+    return np.array([index.get(tuple(SIDES.get(word, word) for word in words(name)), -1) for name in names], dtype=int)
+
+
+def mirror_object(item: AnnotatedObject) -> AnnotatedObject:
+    """The object as its mirrored image shows it: keypoints change names; coordinates stay those of the file."""
+    swap = mirrored_names(item.kp_names)
+    visible = item.visible[swap] & (swap >= 0)
+    return replace(item, kps_px=masked_points(item.kps_px[swap], visible), visible=visible)
+
+
+def pair_of(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = False) -> ImagePair:
     """Two objects of one category → a pair, visible where both are."""
     visible = src.visible & trg.visible
     return ImagePair(
-        name=f"{src.id}-{trg.id}-{src.category}",
+        name=f"{src.id}-{trg.id}-{src.category}" + "-mirrored" * trg_flip,
         category=src.category,
         src_image=src.image,
         trg_image=trg.image,
@@ -163,6 +219,7 @@ def pair_of(src: AnnotatedObject, trg: AnnotatedObject) -> ImagePair:
         src_bbox_px=src.bbox_px,
         trg_bbox_px=trg.bbox_px,
         kp_names=src.kp_names,
+        trg_flip=trg_flip,
         orient=True,
     )
 

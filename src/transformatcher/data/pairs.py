@@ -45,9 +45,10 @@ def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
     src, trg = (read_image(image, orient=pair.orient) for image in (pair.src_image, pair.trg_image))
     src_size, trg_size = src.shape[:2], trg.shape[:2]
     src_kps, trg_kps, trg_bbox = pair.src_kps_px, pair.trg_kps_px, pair.trg_bbox_px
-    if pair.flip:
-        src, trg = src[:, ::-1], trg[:, ::-1]
-        src_kps, trg_kps = mirror_px(src_kps, src_size), mirror_px(trg_kps, trg_size)
+    if pair.src_flip:
+        src, src_kps = src[:, ::-1], mirror_px(src_kps, src_size)
+    if pair.trg_flip:
+        trg, trg_kps = trg[:, ::-1], mirror_px(trg_kps, trg_size)
         trg_bbox = None if trg_bbox is None else mirror_box_px(trg_bbox, trg_size)
     return LoadedPair(to_tensor(src, size), to_tensor(trg, size), src_kps, trg_kps, trg_bbox, src_size, trg_size, pair)
 

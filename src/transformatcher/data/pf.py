@@ -91,6 +91,7 @@ def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat,
         root / "Annotations" / category / f"{_stem(row[key])}.mat" for key in ("source_image", "target_image")
     )
     src_box, trg_box = _box(src_mat, read_mat), _box(trg_mat, read_mat)
+    flip = _flag(row.get("flip", ""), where)
     given = [key for key in ("XA", "YA", "XB", "YB") if row.get(key)]
     if given and len(given) < 4:
         raise InputError(f"{where}: of the keypoint columns XA, YA, XB, YB only {', '.join(given)} are filled")
@@ -117,7 +118,8 @@ def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat,
         visible=visible,
         src_bbox_px=src_box,
         trg_bbox_px=trg_box,
-        flip=_flag(row.get("flip", ""), where),
+        src_flip=flip,
+        trg_flip=flip,
     )
 
 

@@ -32,7 +32,9 @@ def build_refiner(config: ModelConfig, layers: int) -> nn.Module:
     """The part between correlation and flow, for a correlation of ``layers`` channels."""
     if config.matcher == "none":
         return MeanCorrelation()
-    return MatchToMatch(layers, config.dim, config.depth, config.ffn_ratio, partial(_attention, config))
+    return MatchToMatch(
+        layers, config.dim, config.depth, config.ffn_ratio, partial(_attention, config), config.raw_gain
+    )
 
 
 def _attention(config: ModelConfig, dim: int) -> AdditiveAttention:

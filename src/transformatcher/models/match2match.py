@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import cast
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ class MatchToMatch(nn.Module):
         depth: number of blocks (N).
         ffn_ratio: hidden channels of a block's MLP, as a multiple of ``dim``.
         make_attention: called once for each block; returns a module ``(x, grid) → x`` for tokens ``(b, t, dim)``.
+        raw_gain: DEVIATION: if positive, the refined map is a sum of what the blocks say, zero at first, and a weighted
+            mean of the raw correlations times this. So learning begins from a matcher that works.
     """
 
     def __init__(
@@ -31,11 +34,17 @@ class MatchToMatch(nn.Module):
         depth: int = 6,
         ffn_ratio: int = 4,
         make_attention: Callable[[int], nn.Module] = PaperAttention,
+        raw_gain: float = 0.0,
     ) -> None:
         super().__init__()
         self.embed = nn.Linear(layers, dim)
         self.blocks = nn.ModuleList(Block(make_attention(dim), dim, ffn_ratio) for _ in range(depth))
         self.score = nn.Linear(dim, 1)
+        self.raw_gain = raw_gain
+        if raw_gain:
+            self.mix = nn.Parameter(torch.full((layers,), 1 / layers))
+            nn.init.zeros_(self.score.weight)
+            nn.init.zeros_(self.score.bias)
         # fast: the fused passes; plain: this file; auto: fast where the passes know the attention
         self.path: fast.PathName = "auto"
 
@@ -49,6 +58,12 @@ class MatchToMatch(nn.Module):
         """The refined map; its values are logits of any sign."""
         if corr.shape[1] != self.embed.in_features:
             raise InputError(f"matcher built for {self.embed.in_features} correlation layers, got {corr.shape[1]}")
+        refined = self._refine(corr)
+        if self.raw_gain:
+            refined = refined + self.raw_gain * torch.einsum("l,blhwij->bhwij", self.mix, corr.to(self.mix.dtype))
+        return refined
+
+    def _refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
         if self.path != "plain" and self._fast_path():
             return fast.refine(self.embed, cast(list[Block], list(self.blocks)), self.score, corr)
         hs, ws, ht, wt = corr.shape[2:]
