@@ -1,5 +1,6 @@
 """Model and shape → milliseconds, memory and floor of every stage, for the fast and the plain path side by side."""
 
+import gc
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -253,6 +254,7 @@ def _time(function: Callable[[], Any], device: torch.device, seconds: float) -> 
 def _peak_memory(device: torch.device) -> Iterator[Callable[[], float]]:
     """GiB: what torch's allocator held at most on a GPU; the whole process' peak on a CPU."""
     if device.type == "cuda":
+        gc.collect()  # graphs of earlier rows
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: torch.cuda.max_memory_allocated(device) / 2**30

@@ -192,10 +192,10 @@ def test_kernels_under_the_interpreter():
 @pytest.mark.parametrize(
     ("module", "kernel", "constants", "warps"),
     [
-        ("triton_pool", "_pool_kernel", {"J": 32, "G": 4, "T": 64, "TURN": True}, 1),
+        ("triton_pool", "_pool_kernel", {"J": 32, "G": 4, "T": 32, "TURN": True}, 1),
         ("triton_pool", "_pool_backward_kernel", {"J": 32, "G": 4, "T": 32, "TURN": True}, 1),
-        ("triton_pool", "_combine_kernel", {"J": 32, "D1": 17, "C": 128, "W": 32}, 4),
-        ("triton_update", "_update_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 2),
+        ("triton_pool", "_combine_kernel", {"J": 32, "G": 4, "C": 128, "W": 32}, 4),
+        ("triton_update", "_update_kernel", {"E": 32, "H": 64, "T": 32, "TURNED": True}, 2),
         ("triton_update", "_update_backward_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 4),
         ("triton_ends", "_embed_kernel", {"L": 32, "T": 256}, 4),
         ("triton_ends", "_embed_backward_kernel", {"L": 32, "T": 128}, 4),
@@ -213,7 +213,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(module, kernel, constants, w
 
     function = getattr(importlib.import_module(f"transformatcher.kernels.{module}"), kernel)
     constants = {"D": 16, "KIND": 2, "LOW": True, "EPS": 1e-5} | constants
-    numbers = {"axes": "*i32", "table": "*fp32", "inv_t": "fp32", "inv_s": "fp32"}
+    numbers = {"inv_t": "fp32", "inv_s": "fp32"}
     kinds = {name: numbers.get(name, "*fp32" if name.endswith("_ptr") else "i32") for name in function.arg_names}
     kinds |= {name: "constexpr" for name in function.arg_names if name in constants}
     values = {
@@ -252,13 +252,15 @@ class TestGpu:
     def test_full_size(self, variant, batch, grid):
         model = build_matcher(model_config({"variant": variant, "backbone": "resnet50", "depth": 2})).cuda()
         corr = torch.rand(batch, 9, *grid, device="cuda")
-        assert worst(outcome(model.refiner, "fast", corr), outcome(model.refiner, "plain", corr)) < 1e-3
+        assert worst(outcome(model.refiner, "fast", corr), outcome(model.refiner, "plain", corr)) < 1e-4
         low, full = model.refiner(corr.bfloat16()), model.refiner(corr)
-        assert float((low - full).abs().max() / full.abs().max()) < 0.05
+        assert float(((low - full).abs().max() / full.abs().max()).detach()) < 0.05
 
+    @pytest.mark.parametrize("variant", ["paper", "released"])
     @torch.inference_mode()
-    def test_graph_replays_what_the_model_computes(self):
-        model = for_inference(build_matcher(model_config({"backbone": "resnet50", "sampler": "bilinear"})).cuda())
+    def test_graph_replays_what_the_model_computes(self, variant):
+        settings = {"backbone": "resnet50", "sampler": "bilinear", "variant": variant}
+        model = for_inference(build_matcher(model_config(settings)).cuda())
         images = torch.randn(4, 2, 3, 240, 240, device="cuda")
         run = graphed(model, images[0], images[1])
         torch.testing.assert_close(run(images[2], images[3]).trg_norm, model(images[2], images[3]).trg_norm)

@@ -12,11 +12,16 @@ from transformatcher.kernels.passes import EPS, Placement, Tokens
 from transformatcher.kernels.triton_common import (
     Layout,
     dot,
-    features_at,
     load_affine,
+    load_folded,
+    narrow,
     normalise,
     normalise_backward,
-    target_features,
+    normalise_with_one,
+    on_source,
+    on_target,
+    regroup,
+    ungroup,
 )
 
 
@@ -31,76 +36,90 @@ def _sum_groups(a, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr):
 
 @triton.jit
 def _pool_kernel(
-    x_ptr, score_ptr, table, axes, top_ptr, total_ptr, sums_ptr, n_src, n_trg, n_max, ws, wt, cells,
+    x_ptr, score_ptr, source_ptr, target_ptr, top_ptr, total_ptr, sums_ptr, n_src, n_trg, cells,
     D: tl.constexpr, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURN: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one pair: running softmax, as in flash attention, with J fixed queries."""
+    """One chunk of one pair: running softmax, as in flash attention, with J fixed queries.
+
+    Scores are a tile (J, T), so that their weights are the left side of the second dot product as they leave the
+    first. Exponents are of base 2, which the hardware knows.
+    """
     part, chunk, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    k = part * T + tl.arange(0, T)
+    k = part * T + tl.arange(0, T)[None, :]
     inside = k < n_trg
     t_all = n_src * n_trg
-    rows, columns = tl.arange(0, J), tl.arange(0, D)
-    score, bias = load_affine(score_ptr + pair * J * (D + 1), rows, columns, D)
-    top = tl.full((J,), -float("inf"), tl.float32)
-    total = tl.zeros((J,), tl.float32)
+    rows, columns, heads = tl.arange(0, J)[:, None], tl.arange(0, D), tl.arange(0, J // G)
+    at = score_ptr + (pair * J + rows) * (D + 1)
+    score = narrow(load_folded(at, at + D, columns[None, :], D) * 1.4426950408889634, LOW)  # log2(e)
+    top = tl.full((J // G,), -float("inf"), tl.float32)
+    total = tl.zeros((J // G,), tl.float32)
     sums = tl.zeros((J, D), tl.float32)
-    ones = tl.zeros((J,), tl.float32)
-    on_target = target_features(k, n_trg, rows, table, axes, n_max, wt, KIND)
+    by_target = on_target(target_ptr, rows, k, n_trg, KIND)
+    if KIND == 2:
+        by_target = tl.reshape(by_target, (G, J // G, T))
+    elif KIND == 1:
+        by_target = by_target[None]
+    x_at = x_ptr + pair.to(tl.int64) * D * t_all + columns[:, None].to(tl.int64) * t_all + k
     for s in range(chunk * cells, tl.minimum(chunk * cells + cells, n_src)):
-        at = x_ptr + pair.to(tl.int64) * D * t_all + columns[:, None].to(tl.int64) * t_all + s * n_trg + k[None, :]
-        x_hat, _ = normalise(tl.load(at, mask=inside[None, :], other=0.0), EPS, D)
-        features = features_at(s, on_target, rows, table, axes, n_max, ws, KIND)
-        logit = dot(score, x_hat, LOW) + bias[:, None]
+        x = tl.load(x_at + s * n_trg, mask=inside, other=0.0)
+        x = narrow(normalise_with_one(x, columns[:, None], EPS, D, 0), LOW)
+        by_source = on_source(source_ptr, rows, s, J, KIND)
+        logit = dot(score, x, LOW)
         if TURN:
-            logit = logit * features
-        logit = tl.where(inside[None, :], _sum_groups(logit, J, G, T), -float("inf"))
-        new_top = tl.maximum(top, tl.max(logit, axis=1))
-        fade = tl.where(new_top == -float("inf"), 1.0, tl.exp(top - new_top))
-        p = tl.where(inside[None, :], tl.exp(logit - new_top[:, None]), 0.0)
+            logit = tl.reshape(logit * by_source, (G, J // G, T)) * by_target
+        logit = tl.sum(tl.reshape(logit, (G, J // G, T)), axis=0)  # a head's rows lie J / G apart: in one thread
+        logit = tl.where(inside, logit, -float("inf"))
+        new_top = tl.maximum(top, tl.max(logit, axis=1))  # finite: every tile holds a match
+        fade = tl.exp2(top - new_top)
+        p = tl.exp2(logit - new_top[:, None])
         total = total * fade + tl.sum(p, axis=1)
-        weighted = p * features
-        ones = ones * fade + tl.sum(weighted, axis=1)
-        sums = sums * fade[:, None] + dot(weighted, tl.trans(x_hat), LOW)
+        weighted = narrow(tl.broadcast_to(p[None], (G, J // G, T)) * by_target, LOW)
+        fade = tl.reshape(tl.broadcast_to(fade[None], (G, J // G)), (J,))
+        sums = sums * fade[:, None] + by_source * dot(tl.reshape(weighted, (J, T)), tl.trans(x), LOW)
         top = new_top
     chunks = tl.num_programs(1) * tl.num_programs(0)
-    out = (pair * J + rows) * chunks + chunk * tl.num_programs(0) + part
+    chunk = chunk * tl.num_programs(0) + part
+    out = (pair * (J // G) + heads) * chunks + chunk
     tl.store(top_ptr + out, top)
     tl.store(total_ptr + out, total)
-    tl.store(sums_ptr + out[:, None] * (D + 1) + columns[None, :], sums)
-    tl.store(sums_ptr + out * (D + 1) + D, ones)
+    tl.store(sums_ptr + ((pair * J + rows) * chunks + chunk) * D + columns[None, :], sums)
 
 
 @triton.jit
 def _combine_kernel(
-    top_ptr, total_ptr, sums_ptr, out_ptr, lse_ptr, chunks, J: tl.constexpr, D1: tl.constexpr, C: tl.constexpr,
-    W: tl.constexpr,
+    top_ptr, total_ptr, sums_ptr, out_ptr, lse_ptr, chunks, J: tl.constexpr, G: tl.constexpr, D: tl.constexpr,
+    C: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """The chunks of one row of one pair → its weighted sums, and the logarithm of its softmax's denominator."""
     row, pair = tl.program_id(0), tl.program_id(1)
     w = tl.arange(0, W)
+    from_column = tl.where(w < D, w, D - 1)  # the sum of ones stands in the last channel's place
     highest = -float("inf")
     total = 0.0
     sums = tl.zeros((W,), tl.float32)
     for start in range(0, chunks, C):
         c = start + tl.arange(0, C)
-        at = (pair * J + row) * chunks + c
+        at = (pair * (J // G) + row % (J // G)) * chunks + c
         top = tl.load(top_ptr + at, mask=c < chunks, other=-float("inf"))
         new_highest = tl.maximum(highest, tl.max(top, axis=0))  # finite: every chunk holds a match
-        fade = tl.exp(highest - new_highest)
-        scale = tl.exp(top - new_highest)
+        fade = tl.exp2(highest - new_highest)
+        scale = tl.exp2(top - new_highest)
         total = total * fade + tl.sum(scale * tl.load(total_ptr + at, mask=c < chunks, other=0.0), axis=0)
-        mask = (c < chunks)[:, None] & (w < D1)[None, :]
-        part = tl.load(sums_ptr + at[:, None] * D1 + w[None, :], mask=mask, other=0.0)
+        mask = (c < chunks)[:, None] & (w <= D)[None, :]
+        at = (pair * J + row) * chunks + c
+        part = tl.load(sums_ptr + at[:, None] * D + from_column[None, :], mask=mask, other=0.0)
         sums = sums * fade + tl.sum(part * scale[:, None], axis=0)
         highest = new_highest
-    tl.store(out_ptr + (pair * J + row) * D1 + w, sums / total, mask=w < D1)
-    tl.store(lse_ptr + pair * J + row, highest + tl.log(total))
+    last = -tl.sum(tl.where(w < D - 1, sums, 0.0), axis=0)  # channels of x̂ sum to zero
+    sums = tl.where(w == D - 1, last, sums)
+    tl.store(out_ptr + (pair * J + row) * (D + 1) + w, sums / total, mask=w <= D)
+    tl.store(lse_ptr + pair * J + row, (highest + tl.log2(total)) * 0.6931471805599453)  # ln(2)
 
 
 @triton.jit
 def _pool_backward_kernel(
-    x_ptr, score_ptr, table, axes, lse_ptr, grad_ptr, delta_ptr, dx_ptr, dscore_ptr, n_src, n_trg, n_max, ws, wt, cells,
+    x_ptr, score_ptr, source_ptr, target_ptr, lse_ptr, grad_ptr, delta_ptr, dx_ptr, dscore_ptr, n_src, n_trg, cells,
     D: tl.constexpr, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURN: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
@@ -114,11 +133,11 @@ def _pool_backward_kernel(
     lse, delta = tl.load(lse_ptr + pair * J + rows), tl.load(delta_ptr + pair * J + rows)
     dscore = tl.zeros((J, D), tl.float32)
     dbias = tl.zeros((J,), tl.float32)
-    on_target = target_features(k, n_trg, rows, table, axes, n_max, wt, KIND)
+    by_target = on_target(target_ptr, rows[:, None], k[None, :], n_trg, KIND)
     for s in range(chunk * cells, tl.minimum(chunk * cells + cells, n_src)):
         offset = pair.to(tl.int64) * D * t_all + columns[:, None].to(tl.int64) * t_all + s * n_trg + k[None, :]
         x_hat, rstd = normalise(tl.load(x_ptr + offset, mask=inside[None, :], other=0.0), EPS, D)
-        features = features_at(s, on_target, rows, table, axes, n_max, ws, KIND)
+        features = on_source(source_ptr, rows[:, None], s, J, KIND) * by_target
         logit = dot(score, x_hat, LOW) + bias[:, None]
         if TURN:
             logit = logit * features
@@ -142,17 +161,17 @@ class _Pool(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scores: Tensor, layout: Layout, group: int, turn: bool, low: bool) -> Tensor:
         b, d, _ = x.shape
         j = scores.shape[1]
-        grid, cells, tiling = layout.launch("pool", b)
+        grid, cells, options = layout.launch("pool", b)
         chunks = grid[0] * grid[1]
-        top, total = (torch.empty(b, j, chunks, device=x.device) for _ in range(2))
-        sums = torch.empty(b, j, chunks, d + 1, device=x.device)
+        top, total = (torch.empty(b, j // group, chunks, device=x.device) for _ in range(2))
+        sums = torch.empty(b, j, chunks, d, device=x.device)
         out, lse = torch.empty_like(scores), torch.empty(b, j, device=x.device)
         constants = {"D": d, "J": j, "G": group, "KIND": layout.kind, "TURN": turn, "LOW": low, "EPS": EPS}
         _pool_kernel[grid](
-            x, scores, layout.table, layout.axes, top, total, sums, *layout.numbers, cells, **constants, **tiling
+            x, scores, layout.source, layout.target, top, total, sums, *layout.numbers, cells, **constants, **options
         )
         _combine_kernel[(j, b)](
-            top, total, sums, out, lse, chunks, J=j, D1=d + 1, C=128, W=triton.next_power_of_2(d + 1),
+            top, total, sums, out, lse, chunks, J=j, G=group, D=d, C=128, W=triton.next_power_of_2(d + 1),
         )  # fmt: skip
         ctx.save_for_backward(x, scores, out, lse)
         ctx.layout, ctx.constants = layout, constants
@@ -165,12 +184,12 @@ class _Pool(torch.autograd.Function):
         grad = grad.contiguous()
         # Σ_t p · dp of a head, known beforehand from its sums, as in flash attention.
         delta = (grad * out).sum(dim=-1).unflatten(1, (group, -1)).sum(dim=1).repeat(1, group)
-        grid, cells, tiling = layout.launch("pool_backward", b)
+        grid, cells, options = layout.launch("pool_backward", b)
         dx = torch.empty_like(x)
         dscores = torch.empty(b, grid[0] * grid[1], j, d + 1, device=x.device)
         _pool_backward_kernel[grid](
-            x, scores, layout.table, layout.axes, lse, grad, delta, dx, dscores, *layout.numbers, cells,
-            **ctx.constants, **tiling,
+            x, scores, layout.source, layout.target, lse, grad, delta, dx, dscores, *layout.numbers, cells,
+            **ctx.constants, **options,
         )  # fmt: skip
         return dx, dscores.sum(dim=1), None, None, None, None
 
@@ -179,11 +198,8 @@ def pool(
     x: Tokens, scores: Float[Tensor, "b j d1"], place: Placement, *, heads: int, turn_scores: bool, low: bool
 ) -> Float[Tensor, "b j d1"]:
     """:func:`transformatcher.kernels.passes.pool`, fused."""
-    j = scores.shape[1]
-    group = j // heads
-    if group > 1:  # rows of one head apart rather than together: see _sum_groups
-        scores = scores.unflatten(1, (heads, group)).transpose(1, 2).flatten(1, 2)
-    padded = max(16, triton.next_power_of_2(j))  # dot products want 16 rows at least
-    scores = torch.nn.functional.pad(scores, (0, 0, 0, padded - j)).contiguous()
-    sums = _Pool.apply(x.contiguous(), scores, Layout.of(place, x.device, heads), group, turn_scores, low)[:, :j]
-    return sums.unflatten(1, (group, heads)).transpose(1, 2).flatten(1, 2) if group > 1 else sums
+    group = scores.shape[1] // heads
+    room = max(16 // group, triton.next_power_of_2(heads))  # for heads: dot products want 16 rows at least
+    layout = Layout.of(place, x.device, group, room)
+    rows = regroup(scores, 1, group, room).contiguous()
+    return ungroup(_Pool.apply(x.contiguous(), rows, layout, group, turn_scores, low), 1, group, heads)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from jaxtyping import Float
@@ -12,17 +13,32 @@ from transformatcher.kernels.passes import EPS, Ffn, Placement, Tokens, Turned, 
 from transformatcher.kernels.triton_common import (
     Layout,
     dot,
-    features_at,
     load_affine,
+    load_folded,
+    narrow,
     normalise,
     normalise_backward,
-    target_features,
+    normalise_with_one,
+    on_source,
+    on_target,
 )
 
 
 @triton.jit
-def _gelu(x):
-    return 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
+def _gelu(x, LOW: tl.constexpr):
+    """x Φ(x). If low, Φ = 1/2 + x · polynomial(x²), clipped: wrong by 1.7e-4, which bfloat16 would not show."""
+    if LOW:
+        u = x * x
+        p = 2.45030588e-8 * u - 1.6844667e-6
+        p = p * u + 4.96152118e-5
+        p = p * u - 8.29627247e-4
+        p = p * u + 8.84564388e-3
+        p = p * u - 6.47284691e-2
+        p = p * u + 0.397990623
+        phi = tl.minimum(tl.maximum(0.5 + x * p, 0.0), 1.0)  # one instruction with the sum before it
+    else:
+        phi = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
+    return x * phi
 
 
 @triton.jit
@@ -31,82 +47,61 @@ def _gelu_slope(x):
 
 
 @triton.jit
-def _turned_forward(
-    x_hat, s, cos_target, sin_target, inner, inner_one, perp, perp_one, out, table, axes, n_max, ws, rows,
-    KIND: tl.constexpr, LOW: tl.constexpr,
-):  # fmt: skip
-    """What positions turn: (its value (D, T), the turned vectors (E, T), cosines, sines); or signs for cosines."""
-    value = dot(inner, x_hat, LOW) + inner_one[:, None]
-    cos = features_at(s, cos_target, rows // 2 * 2, table, axes, n_max, ws, KIND)
-    if KIND == 2:
-        sin = features_at(s, sin_target, rows // 2 * 2 + 1, table, axes, n_max, ws, KIND)
-        value = cos * value + sin * (dot(perp, x_hat, LOW) + perp_one[:, None])
-        result = dot(out, value, LOW)
-    else:
-        sin = cos
-        value = value * cos
-        result = value
-    return result, value, cos, sin
-
-
-@triton.jit
 def _update_kernel(
-    x_ptr, linear_ptr, inner_ptr, perp_ptr, out_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, table, axes, y_ptr,
-    n_src, n_trg, n_max, ws, wt, cells,
+    x_ptr, linear_ptr, inner_ptr, out_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, source_ptr, target_ptr, y_ptr,
+    n_src, n_trg, cells,
     D: tl.constexpr, E: tl.constexpr, H: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURNED: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
+    """Matches are the rows of all tiles: what leaves a dot product is the left side of the next as it stands."""
     part, chunk, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    k = part * T + tl.arange(0, T)
+    k = part * T + tl.arange(0, T)[:, None]
     inside = k < n_trg
     t_all = n_src * n_trg
-    columns, rows, hidden = tl.arange(0, D), tl.arange(0, E), tl.arange(0, H)
-    linear, linear_one = load_affine(linear_ptr + pair * D * (D + 1), columns, columns, D)
-    w1 = tl.load(w1_ptr + hidden[:, None] * D + columns[None, :])
-    w2 = tl.load(w2_ptr + columns[:, None] * H + hidden[None, :])
-    b1, b2 = tl.load(b1_ptr + hidden), tl.load(b2_ptr + columns)
+    columns, row, hidden, planes = tl.arange(0, D), tl.arange(0, D)[:, None], tl.arange(0, H), tl.arange(0, E // 2)
+    at = linear_ptr + (pair * D + columns[None, :]) * (D + 1)
+    linear = narrow(load_folded(at, at + D, row, D), LOW)
+    w1 = narrow(load_folded(w1_ptr + hidden[None, :] * D, b1_ptr + hidden[None, :], row, D), LOW)
+    w2 = narrow(tl.load(w2_ptr + columns[None, :] * H + hidden[:, None]), LOW)
+    b2 = tl.load(b2_ptr + columns[None, :])
     if TURNED:
-        inner, inner_one = load_affine(inner_ptr, rows, columns, D)
-        perp, perp_one = load_affine(perp_ptr, rows, columns, D)
-        out = tl.load(out_ptr + columns[:, None] * E + rows[None, :])
-        cos_target = target_features(k, n_trg, rows // 2 * 2, table, axes, n_max, wt, KIND)
-        sin_target = target_features(k, n_trg, rows // 2 * 2 + 1, table, axes, n_max, wt, KIND)
+        if KIND == 2:  # each plane is turned, with the first row of all planes in one matrix, the second in another
+            at = inner_ptr + 2 * planes[None, :] * (D + 1)
+            inner = narrow(load_folded(at, at + D, row, D), LOW)
+            inner1 = narrow(load_folded(at + D + 1, at + 2 * D + 1, row, D), LOW)
+            at = out_ptr + columns[None, :] * E + 2 * planes[:, None]
+            out = narrow(tl.load(at), LOW)
+            out1 = narrow(tl.load(at + 1), LOW)
+            cos_target = on_target(target_ptr, planes[None, :], k, n_trg, KIND)
+            sin_target = on_target(target_ptr, planes[None, :] + E // 2, k, n_trg, KIND)
+        else:
+            at = inner_ptr + columns[None, :] * (D + 1)
+            inner = narrow(load_folded(at, at + D, row, D), LOW)
+            sign_target = on_target(target_ptr, 0, k, n_trg, KIND)
+    offset = pair.to(tl.int64) * D * t_all + columns[None, :].to(tl.int64) * t_all + k
     for s in range(chunk * cells, tl.minimum(chunk * cells + cells, n_src)):
-        offset = pair.to(tl.int64) * D * t_all + columns[:, None].to(tl.int64) * t_all + s * n_trg + k[None, :]
-        x = tl.load(x_ptr + offset, mask=inside[None, :], other=0.0)
-        x_hat, _ = normalise(x, EPS, D)
-        x += dot(linear, x_hat, LOW) + linear_one[:, None]
+        x = tl.load(x_ptr + offset + s * n_trg, mask=inside, other=0.0)
+        x_hat = narrow(normalise_with_one(x, columns[None, :], EPS, D, 1), LOW)
+        x = dot(x_hat, linear, LOW, x)
         if TURNED:
-            value, _, _, _ = _turned_forward(
-                x_hat,
-                s,
-                cos_target,
-                sin_target,
-                inner,
-                inner_one,
-                perp,
-                perp_one,
-                out,
-                table,
-                axes,
-                n_max,
-                ws,
-                rows,
-                KIND,
-                LOW,
-            )
-            x += value
-        x_hat, _ = normalise(x, EPS, D)
-        active = _gelu(dot(w1, x_hat, LOW) + b1[:, None])
-        x += dot(w2, active, LOW) + b2[:, None]
-        tl.store(y_ptr + offset, x, mask=inside[None, :])
+            value = dot(x_hat, inner, LOW)
+            if KIND == 2:
+                value1 = dot(x_hat, inner1, LOW)
+                cos = on_source(source_ptr, planes[None, :], s, E, KIND) * cos_target
+                sin = on_source(source_ptr, planes[None, :] + E // 2, s, E, KIND) * sin_target
+                x = dot(cos * value - sin * value1, out, LOW, x)
+                x = dot(cos * value1 + sin * value, out1, LOW, x)
+            else:
+                x += value * (on_source(source_ptr, 0, s, E, KIND) * sign_target)
+        x_hat = normalise_with_one(x, columns[None, :], EPS, D, 1)
+        x = dot(_gelu(dot(x_hat, w1, LOW), LOW), w2, LOW, x + b2)
+        tl.store(y_ptr + offset + s * n_trg, x, mask=inside)
 
 
 @triton.jit
 def _update_backward_kernel(
-    x_ptr, linear_ptr, inner_ptr, perp_ptr, out_ptr, w1_ptr, b1_ptr, w2_ptr, table, axes, dy_ptr,
-    dx_ptr, dlinear_ptr, dinner_ptr, dperp_ptr, dout_ptr, dw1_ptr, dw2_ptr, db2_ptr,
-    n_src, n_trg, n_max, ws, wt, cells,
+    x_ptr, linear_ptr, inner_ptr, perp_ptr, out_ptr, w1_ptr, b1_ptr, w2_ptr, source_ptr, target_ptr,
+    dy_ptr, dx_ptr, dlinear_ptr, dinner_ptr, dperp_ptr, dout_ptr, dw1_ptr, dw2_ptr, db2_ptr, n_src, n_trg, cells,
     D: tl.constexpr, E: tl.constexpr, H: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURNED: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
@@ -129,8 +124,9 @@ def _update_backward_kernel(
         inner, inner_one = load_affine(inner_ptr, rows, columns, D)
         perp, perp_one = load_affine(perp_ptr, rows, columns, D)
         out = tl.load(out_ptr + columns[:, None] * E + rows[None, :])
-        cos_target = target_features(k, n_trg, rows // 2 * 2, table, axes, n_max, wt, KIND)
-        sin_target = target_features(k, n_trg, rows // 2 * 2 + 1, table, axes, n_max, wt, KIND)
+        plane = rows[:, None] // 2
+        cos_target = on_target(target_ptr, plane, k[None, :], n_trg, KIND)
+        sin_target = on_target(target_ptr, plane + E // 2, k[None, :], n_trg, KIND)
         dinner = tl.zeros((E, D), tl.float32)
         dinner_one = tl.zeros((E,), tl.float32)
         dperp = tl.zeros((E, D), tl.float32)
@@ -143,29 +139,18 @@ def _update_backward_kernel(
         x_hat, rstd = normalise(x, EPS, D)
         x += dot(linear, x_hat, LOW) + linear_one[:, None]
         if TURNED:
-            value, turned, cos, sin = _turned_forward(
-                x_hat,
-                s,
-                cos_target,
-                sin_target,
-                inner,
-                inner_one,
-                perp,
-                perp_one,
-                out,
-                table,
-                axes,
-                n_max,
-                ws,
-                rows,
-                KIND,
-                LOW,
-            )
-            x += value
+            turned = dot(inner, x_hat, LOW) + inner_one[:, None]
+            cos = on_source(source_ptr, plane, s, E, KIND) * cos_target  # or signs
+            if KIND == 2:
+                sin = on_source(source_ptr, plane + E // 2, s, E, KIND) * sin_target
+                turned = cos * turned + sin * (dot(perp, x_hat, LOW) + perp_one[:, None])
+                x += dot(out, turned, LOW)
+            else:
+                x += cos * turned
         # the MLP
         x_hat1, rstd1 = normalise(x, EPS, D)
         before = dot(w1, x_hat1, LOW) + b1[:, None]
-        dw2 += dot(dx, tl.trans(_gelu(before)), LOW)
+        dw2 += dot(dx, tl.trans(_gelu(before, LOW)), LOW)
         db2 += tl.sum(dx, axis=1)
         dbefore = dot(tl.trans(w2), dx, LOW) * _gelu_slope(before)
         dw1 += dot(dbefore, tl.trans(x_hat1), LOW)
@@ -214,25 +199,27 @@ def _update_backward_kernel(
 class _Update(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, linear: Tensor, inner: Tensor, perp: Tensor, out: Tensor,
+        ctx: Any, x: Tensor, linear: Tensor, inner: Tensor, out: Tensor,
         w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, layout: Layout, turned: bool, low: bool,
     ) -> Tensor:  # fmt: skip
         b, d, _ = x.shape
-        grid, cells, tiling = layout.launch("update", b)
+        grid, cells, options = layout.launch("update", b)
         y = torch.empty_like(x)
         widths = {"D": d, "E": len(inner), "H": len(w1)}
         constants = {**widths, "KIND": layout.kind, "TURNED": turned, "LOW": low, "EPS": EPS}
-        weights = (linear, inner, perp, out, w1, b1, w2, b2)
-        _update_kernel[grid](x, *weights, layout.table, layout.axes, y, *layout.numbers, cells, **constants, **tiling)
+        weights = (linear, inner, out, w1, b1, w2, b2)
+        _update_kernel[grid](
+            x, *weights, layout.source, layout.target, y, *layout.numbers, cells, **constants, **options
+        )
         ctx.save_for_backward(x, *weights)
         ctx.layout, ctx.constants = layout, constants
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, *weights = ctx.saved_tensors
+        x, linear, inner, out, w1, b1, w2, _ = ctx.saved_tensors
         (b, d, _), layout, e, hidden = x.shape, ctx.layout, ctx.constants["E"], ctx.constants["H"]
-        grid, cells, tiling = layout.launch("update_backward", b)
+        grid, cells, options = layout.launch("update_backward", b)
 
         def partial(*shape: int) -> Tensor:
             return torch.zeros(b, grid[0] * grid[1], *shape, device=x.device)
@@ -240,12 +227,14 @@ class _Update(torch.autograd.Function):
         dx, dlinear, dinner, dperp = torch.empty_like(x), partial(d, d + 1), partial(e, d + 1), partial(e, d + 1)
         dout, dw1, dw2, db2 = partial(d, e), partial(hidden, d + 1), partial(d, hidden), partial(d)
         _update_backward_kernel[grid](
-            x, *weights[:-1], layout.table, layout.axes, dy.contiguous(),
-            dx, dlinear, dinner, dperp, dout, dw1, dw2, db2, *layout.numbers, cells, **ctx.constants, **tiling,
+            x, linear, inner, perpendicular(inner), out, w1, b1, w2, layout.source, layout.target, dy.contiguous(),
+            dx, dlinear, dinner, dperp, dout, dw1, dw2, db2, *layout.numbers, cells, **ctx.constants, **options,
         )  # fmt: skip
         dw1 = dw1.sum(dim=(0, 1))
+        # Turned back by a quarter, which is minus forth: the gradient of what was turned.
+        dinner = dinner.sum(dim=(0, 1)) - perpendicular(dperp.sum(dim=(0, 1)))
         return (
-            dx, dlinear.sum(dim=1), dinner.sum(dim=(0, 1)), dperp.sum(dim=(0, 1)), dout.sum(dim=(0, 1)),
+            dx, dlinear.sum(dim=1), dinner, dout.sum(dim=(0, 1)),
             dw1[:, :-1], dw1[:, -1], dw2.sum(dim=(0, 1)), db2.sum(dim=(0, 1)), None, None, None,
         )  # fmt: skip
 
@@ -254,12 +243,12 @@ def update(
     x: Tokens, linear: Float[Tensor, "b d d1"], place: Placement, turned: Turned | None, ffn: Ffn, *, low: bool
 ) -> Tokens:
     """:func:`transformatcher.kernels.passes.update`, fused."""
-    nothing = x.new_zeros(16, 1)
-    inner, perp, out = (nothing, nothing, nothing)
-    if turned is not None:
-        inner, perp, out = turned.inner.contiguous(), perpendicular(turned.inner).contiguous(), turned.out.contiguous()
-    weights = (ffn.weight1.contiguous(), ffn.bias1.contiguous(), ffn.weight2.contiguous(), ffn.bias2.contiguous())
-    layout = Layout.of(place, x.device)
+    inner, out = (x.new_zeros(32, 1),) * 2 if turned is None else (turned.inner, turned.out)
+    room = max(16, triton.next_power_of_2(len(inner) // 2))  # for planes: dot products want 16 rows at least
+    if turned is not None and place.kind == "rotary" and len(inner) < 2 * room:
+        inner, out = F.pad(inner, (0, 0, 0, 2 * room - len(inner))), F.pad(out, (0, 2 * room - len(inner)))
+    weights = (inner, out, ffn.weight1, ffn.bias1, ffn.weight2, ffn.bias2)
     return _Update.apply(
-        x.contiguous(), linear.contiguous(), inner, perp, out, *weights, layout, turned is not None, low
-    )
+        x.contiguous(), linear.contiguous(), *(w.contiguous() for w in weights),
+        Layout.of(place, x.device, 2, room), turned is not None, low,
+    )  # fmt: skip

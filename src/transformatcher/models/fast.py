@@ -32,14 +32,17 @@ Affine = Float[Tensor, "heads e d1"]  # rows of one head together
 
 def placement(position: Position, grid: Grid4) -> Placement:
     """What a position module does on a grid, as data; the last one is kept, with all that was made of it."""
-    if isinstance(position, AxialRotary):
-        angles = position.angle_of_plane.flatten(1)  # (4, planes)
-        if position.last is None or position.last[0] != (grid, angles.device):
+    angles = position.angle_of_plane.flatten(1) if isinstance(position, AxialRotary) else None  # (4, planes)
+    key = (grid, None if angles is None else angles.device)
+    if position.last is None or position.last[0] != key:
+        if angles is None:
+            made = Placement("sign" if isinstance(position, Checkerboard) else "none", grid)
+        else:
             with torch.inference_mode(mode=False):  # what is kept may serve training later
                 made = Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
-            position.last = ((grid, angles.device), made)
-        return position.last[1]
-    return Placement("sign" if isinstance(position, Checkerboard) else "none", grid)
+        position.last = (key, made)
+    kept: Placement = position.last[1]
+    return kept
 
 
 def position_key(position: Position) -> Hashable:

@@ -19,6 +19,8 @@ Grid4 = tuple[int, int, int, int]  # hs, ws, ht, wt
 class Position(nn.Module):
     """What an attention layer may ask: turn these vectors by the positions of their matches."""
 
+    last: Any = None  # models/fast.py keeps there what it makes of a grid
+
     @abstractmethod
     def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
         """Vectors of the matches of ``grid``, flattened in the order hs, ws, ht, wt → the rotated vectors."""
@@ -55,7 +57,6 @@ class AxialRotary(Position):
                 "four axes need an even head_dim and a multiple of 4 planes"
             )
         self.settings = (heads, head_dim, base, frequencies)
-        self.last: Any = None  # models/fast.py keeps there what it makes of a grid
         n_planes = heads * head_dim // 2
         frequencies = n_planes // 4 if frequencies is None else frequencies
         if not 1 <= frequencies <= n_planes // 4:
