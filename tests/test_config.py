@@ -3,7 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from transformatcher.config import ModelConfig, model_config, parse_overrides, read_model_config, to_plain
+from transformatcher.config import (
+    ModelConfig,
+    SourceConfig,
+    model_config,
+    parse_overrides,
+    read_model_config,
+    read_run_config,
+    run_config,
+    to_plain,
+)
 from transformatcher.errors import InputError
 
 
@@ -41,6 +50,7 @@ def test_round_trip_through_plain_data():
         ({"heads": 0}, "at least 1"),
         ({"depth": True}, "depth = True: expected int"),
         ({"sigma": float("inf")}, "positive and finite"),
+        ({"raw_gain": -1}, r"raw_gain = -1\.0: must not be negative"),
         ({"grid": "wide"}, "grid = 'wide': expected"),
     ],
 )
@@ -80,3 +90,137 @@ def test_overrides():
     }
     with pytest.raises(InputError, match="expected key=value"):
         parse_overrides(["depth"])
+
+
+PASCAL = {"benchmark": "pfpascal", "folder": "PF-PASCAL"}
+COCO = {"benchmark": "coco", "folder": "animals"}
+RUN_TOML = """
+[model]
+depth = 3
+
+[data]
+train = [{ benchmark = "pfpascal", folder = "PF-PASCAL" }]
+validate = [{ benchmark = "pfpascal", folder = "PF-PASCAL", split = "val", limit = 5 }]
+
+[train]
+epochs = 2
+"""
+
+
+def tables(**changes):
+    """The smallest run, with some keys of its [data] and [train] changed."""
+    data = {"train": [PASCAL], "validate": [PASCAL]}
+    return {
+        "data": data | {key[5:]: value for key, value in changes.items() if key.startswith("data_")},
+        "train": {key[6:]: value for key, value in changes.items() if key.startswith("train_")},
+        **{key: value for key, value in changes.items() if "_" not in key},
+    }
+
+
+class TestRun:
+    def test_defaults_are_the_papers_recipe(self):
+        config = run_config(tables())
+        assert config.model == ModelConfig()
+        assert config.data.train == (SourceConfig("pfpascal", "PF-PASCAL", split="trn"),)
+        assert (config.train.lr, config.train.lr_backbone, config.train.batch) == (1e-3, 1e-5, 16)
+        assert (config.train.regression, config.train.cross_entropy) == (1.0, 0.0)
+        assert config.data.pairs_per_epoch is None
+
+    def test_round_trip_through_plain_data(self):
+        changes = {"data_train": [COCO | {"share": 2}, PASCAL], "data_pairs_per_epoch": 10, "train_clip": 1}
+        config = run_config(tables(model={"variant": "released", "grid": 15}, **changes))
+        assert config.train.clip == 1.0
+        assert [item.share for item in config.data.train] == [2.0, 1.0]
+        assert run_config(json.loads(json.dumps(to_plain(config)))) == config
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"trian": {}}, "here: unknown key 'trian'; did you mean 'train'"),
+            ({"model": 3}, "here: model is not a table of keys"),
+            ({"model": {"detph": 3}}, r"here, \[model\]: unknown key 'detph'; did you mean 'depth'"),
+            ({"data_collor": 1}, r"here, \[data\]: unknown key 'collor'; did you mean 'colour'"),
+            ({"train_epoch": 1}, r"here, \[train\]: unknown key 'epoch'; did you mean 'epochs'"),
+            (
+                {"data_train": [PASCAL | {"splt": "val"}]},
+                r"here, data\.train: unknown key 'splt'; did you mean 'split'",
+            ),
+            ({"data_train": [{"benchmark": "coco"}]}, r'here, data\.train: missing value for field "folder"'),
+            (
+                {"data_train": [PASCAL | {"benchmark": "cub"}]},
+                r"here, data\.train: benchmark = 'cub': expected one of spair, pfpascal, pfwillow, coco",
+            ),
+            ({"data_validate": "val"}, r"here: data\.validate must be a list of \{benchmark = …, folder = …\}"),
+            ({"data_train": ["x"]}, r"here: data\.train must be a list of"),
+            ({"data_validate": []}, r"here: data\.validate = \(\): name at least one source"),
+            ({"data_validate": [PASCAL | {"limit": 0}]}, r"here: data\.validate = .*limit is at least 1"),
+            ({"data_train": [PASCAL | {"share": 0}]}, r"here: data\.train = .*shares must be positive"),
+            ({"data_flip": 1.5}, r"here: data\.flip = 1\.5: must lie between 0 and 1"),
+            ({"data_min_overlap": float("nan")}, r"here: data\.min_overlap = nan: must lie between 0 and 1"),
+            ({"data_canvas": 0}, r"here: data\.canvas = 0: must be at least 1"),
+            ({"data_keep": "ram"}, r"here, \[data\]: keep = 'ram': expected one of auto, device, host, disk"),
+            ({"data_pairs_per_epoch": 0}, r"here: data\.pairs_per_epoch = 0: must be at least 1"),
+            ({"data_train": [COCO]}, r"here: data\.pairs_per_epoch = None: a coco source is endless: say it"),
+            ({"train_batch": 0}, r"here: train\.batch = 0: must be at least 1"),
+            ({"train_batch": 2.5}, r"here, \[train\]: batch = 2\.5: expected int"),
+            ({"train_lr": 0}, r"here: train\.lr = 0\.0: must be positive"),
+            ({"train_lr": "fast"}, r"here, \[train\]: lr = 'fast': expected float"),
+            ({"train_seed": -1}, r"here: train\.seed = -1: must not be negative"),
+            ({"train_lr_backbone": -1}, r"here: train\.lr_backbone = -1\.0: must not be negative"),
+            ({"train_clip": 0}, r"here: train\.clip = 0\.0: must be positive"),
+            ({"train_average": 1}, r"here: train\.average = 1\.0: must lie between 0 and 1"),
+            ({"train_regression": 0}, r"here: train\.regression = 0\.0: without cross_entropy it must be positive"),
+            ({"train_start": "a", "train_backbone_weights": "b"}, r"train\.start = 'a': .* drop backbone_weights"),
+            ({"model": {"variant": "raw"}, "train_lr_backbone": 0}, r"train\.lr_backbone = 0\.0: nothing else could"),
+        ],
+    )
+    def test_bad_values_are_named(self, changes, message):
+        with pytest.raises(InputError, match=message):
+            run_config(tables(**changes), source="here")
+
+    def test_a_run_needs_data(self):
+        with pytest.raises(InputError, match=r"no \[data\] table; it says which pairs"):
+            run_config({"train": {}})
+
+    def test_settings_change_the_file(self, tmp_path: Path):
+        path = tmp_path / "run.toml"
+        path.write_text(RUN_TOML)
+        config = read_run_config(path)
+        assert (config.model.depth, config.train.epochs, config.data.validate[0].limit) == (3, 2, 5)
+        settings = ["model.depth=4", "train.lr=2e-4", "data.keep=disk", 'data.train=[{benchmark="spair", folder="S"}]']
+        changed = read_run_config(path, settings)
+        assert (changed.model.depth, changed.train.lr, changed.data.keep) == (4, 2e-4, "disk")
+        assert (changed.train.epochs, changed.data.train[0].benchmark) == (2, "spair")
+        path.write_text(RUN_TOML.split("[train]")[0])  # a table may come from settings alone
+        assert read_run_config(path, ["train.epochs=7"]).train.epochs == 7
+        assert read_model_config(path).depth == 3
+
+    @pytest.mark.parametrize(
+        ("setting", "message"),
+        [
+            ("epochs=3", r"--set epochs: name the table too: model\.epochs, data\.epochs or train\.epochs"),
+            ("trian.epochs=3", r"--set trian\.epochs: unknown key 'trian'; did you mean 'train'"),
+            ("train.epoch=3", r"run\.toml, \[train\]: unknown key 'epoch'; did you mean 'epochs'"),
+            ("train.epochs=0", r"run\.toml: train\.epochs = 0: must be at least 1"),
+            ("train.epochs", "--set 'train.epochs': expected key=value"),
+        ],
+    )
+    def test_bad_settings_are_named(self, tmp_path: Path, setting, message):
+        path = tmp_path / "run.toml"
+        path.write_text(RUN_TOML)
+        with pytest.raises(InputError, match=message):
+            read_run_config(path, [setting])
+
+    def test_bad_files_are_named(self, tmp_path: Path):
+        path = tmp_path / "run.toml"
+        with pytest.raises(InputError, match=r"run\.toml: no such config file"):
+            read_run_config(path)
+        path.write_text("train = 3")
+        with pytest.raises(InputError, match=r"run\.toml: train is not a table of keys"):
+            read_run_config(path, ["train.epochs=3"])
+
+    @pytest.mark.parametrize(
+        "path", sorted((Path(__file__).parents[1] / "configs").glob("*.toml")), ids=lambda p: p.stem
+    )
+    def test_the_configs_that_ship(self, path: Path):
+        assert read_run_config(path).train.backbone_weights

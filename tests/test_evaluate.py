@@ -13,9 +13,11 @@ from transformatcher.coords import grid_norm
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
+    PUBLISHED_FRAME,
     Prediction,
     fingerprint,
     headline,
+    pair_scores,
     parse_alphas,
     parse_frame,
     predict_to_disk,
@@ -25,6 +27,7 @@ from transformatcher.evaluate import (
     scores_name,
 )
 from transformatcher.keypoints import bilinear_sample
+from transformatcher.metrics import KINDS
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Flow
 
@@ -122,6 +125,22 @@ class TestScores:
         assert resized["pck"]["img"]["0.05"]["per_pair"] == 75
         assert resized["pck"]["bbox"]["0.1"]["per_pair"] == 100
         assert resized["pck"]["bbox-kp"]["0.1"]["per_pair"] == 75
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_pairs_alone_have_the_mean_of_all(self, kind):
+        pairs = [prediction(str(error), error=error) for error in (0.0, 9.0, 11.0, 11.0, 30.0)]
+        for frame in (None, PUBLISHED_FRAME):
+            for alpha in (0.05, 0.1):
+                alone = pair_scores(pairs, kind, alpha, frame)
+                assert set(alone.tolist()) <= {50.0, 100.0}
+                table = score(pairs, frame=frame, alphas=[alpha])["pck"][kind][f"{alpha:g}"]
+                assert alone.mean() == pytest.approx(table["per_pair"], abs=1e-3)
+        # 200 · 0.05 = 10
+        assert pair_scores(pairs, "img", 0.05, None).tolist() == [100, 100, 50, 50, 50]
+
+    def test_a_pair_without_a_box_is_named(self):
+        with pytest.raises(InputError, match="pair b has no object box, which the threshold 'bbox' needs"):
+            pair_scores([prediction("a"), prediction("b", trg_bbox=None)], "bbox", 0.1)
 
     def test_shape_of_the_result(self):
         pairs = [

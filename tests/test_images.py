@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from transformatcher.errors import InputError
-from transformatcher.images import read_image, to_tensor
+from transformatcher.images import image_size, read_image, to_tensor
 
 
 def save(path: Path, pixels: np.ndarray, **options) -> Path:
@@ -45,6 +45,16 @@ def test_exif_orientation(tmp_path: Path):
     assert read_image(path)[:60].mean() < read_image(path)[60:].mean()
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_size_without_decoding(tmp_path: Path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = save(tmp_path / "x.jpg", np.stack([RAMP] * 3, axis=-1), exif=exif)
+    for orient in (True, False):
+        assert image_size(path, orient=orient) == read_image(path, orient=orient).shape[:2]
+    assert image_size(RAMP[..., None].repeat(3, axis=2)) == (40, 120)
+
+
 def test_tensor_is_resized_and_normalised():
     white = to_tensor(np.full((10, 20, 3), 255, dtype=np.uint8), (32, 48))
     assert white.shape == (3, 32, 48)
@@ -61,6 +71,8 @@ def test_bad_files_are_named(tmp_path: Path):
     (tmp_path / "bad.jpg").write_bytes(b"not an image")
     with pytest.raises(InputError, match=r"bad\.jpg: not an image that can be decoded"):
         read_image(tmp_path / "bad.jpg")
+    with pytest.raises(InputError, match=r"bad\.jpg: not an image that can be decoded"):
+        image_size(tmp_path / "bad.jpg")
 
 
 def test_truncated_file(tmp_path: Path):

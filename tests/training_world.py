@@ -45,7 +45,7 @@ def tiny_tables(root: Path, **train: Any) -> dict[str, Any]:
             "sampler": "bilinear",
         },
         "data": {
-            "root": str(root.parent), "canvas": 48, "threads": 1,
+            "root": str(root.parent), "canvas": 48, "threads": 1, "workers": 0,
             "train": [{"benchmark": "pfpascal", "folder": root.name, "split": "trn"}],
             "validate": [{"benchmark": "pfpascal", "folder": root.name, "split": "val"}],
         },
@@ -68,7 +68,7 @@ def one_step(root: Path, out: Path) -> dict[str, torch.Tensor]:
     with team_of(device) as (team, device):
         trainer = Trainer(tiny_config(root, batch=4, clip=None), out, device, team)
         scores = next(iter(trainer.validate().values()))
-        trainer.step(next(trainer.batches.epoch(0)))
+        trainer.step(next(trainer.batches.stream(0, 0, 1)))
         tensors = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
         tensors["scores"] = torch.tensor(list(scores.values()), dtype=torch.float64)
         tensors["loss"] = team.sum(trainer.losses[0].double()) / team.world

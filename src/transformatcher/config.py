@@ -75,7 +75,8 @@ class DataConfig:
     pairs_per_epoch: int | None = None  # None: as many as the lists of pairs hold
     keep: Literal["auto", "device", "host", "disk"] = "auto"  # where decoded images stay
     canvas: int = 320  # the side of the square that kept images are resized to
-    threads: int = 4  # that decode
+    threads: int = 4  # that decode images
+    workers: int = 4  # processes that draw samples; 0 for none
     colour: float = 0.2  # each of the seven changes of colour
     crop: float = 0.5  # a crop that keeps every keypoint
     focus: float = 0.0  # a crop around the object instead, where its box is known
@@ -179,8 +180,9 @@ def read_run_config(path: Path, settings: Sequence[str] = ()) -> RunConfig:
     tables = _read_tables(path)
     for key, value in parse_overrides(settings).items():
         table, dot, name = key.partition(".")
-        if not dot or table not in ("model", "data", "train"):
+        if not dot:
             raise InputError(f"--set {key}: name the table too: model.{key}, data.{key} or train.{key}")
+        check_keys({table: value}, ["model", "data", "train"], f"--set {key}")
         if not isinstance(tables.setdefault(table, {}), dict):
             raise InputError(f"{path}: {table} is not a table of keys")
         tables[table][name] = value
@@ -307,6 +309,9 @@ def _check_run(config: RunConfig, source: str) -> None:
     for key in ("colour", "crop", "focus", "flip", "mirror", "min_overlap", "min_object"):
         need(0 <= getattr(data, key) <= 1, "data", key, "must lie between 0 and 1")
     need(all(0 < item.share < math.inf for item in data.train), "data", "train", "shares must be positive")
+    need(
+        all(item.limit is None or item.limit >= 1 for item in data.validate), "data", "validate", "limit is at least 1"
+    )
     for key in ("canvas", "threads", "min_shared"):
         need(getattr(data, key) >= 1, "data", key, "must be at least 1")
     need(data.pairs_per_epoch is None or data.pairs_per_epoch >= 1, "data", "pairs_per_epoch", "must be at least 1")
@@ -315,7 +320,8 @@ def _check_run(config: RunConfig, source: str) -> None:
     for key in ("epochs", "batch", "save_every"):
         need(getattr(train, key) >= 1, "train", key, "must be at least 1")
     need(0 < train.lr < math.inf, "train", "lr", "must be positive")
-    for key in ("lr_backbone", "warmup", "weight_decay", "regression", "cross_entropy"):
+    need(data.workers >= 0, "data", "workers", "must not be negative")
+    for key in ("seed", "lr_backbone", "warmup", "weight_decay", "regression", "cross_entropy"):
         need(0 <= getattr(train, key) < math.inf, "train", key, "must not be negative")
     need(train.regression + train.cross_entropy > 0, "train", "regression", "without cross_entropy it must be positive")
     need(train.clip is None or train.clip > 0, "train", "clip", "must be positive")

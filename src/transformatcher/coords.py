@@ -20,7 +20,9 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 def _wh(size: Size, like: Array) -> Array:
     """(h, w) → the array [w, h], of the points' own kind."""
     h, w = size
-    return like.new_tensor([w, h]) if isinstance(like, Tensor) else np.array([w, h], dtype=like.dtype)
+    if isinstance(like, Tensor):  # filled where it is: a copy from the host has no place in a CUDA graph
+        return torch.stack([like.new_full((), w), like.new_full((), h)])
+    return np.array([w, h], dtype=like.dtype)
 
 
 def px_to_norm(points_px: Points, size: Size) -> Points:

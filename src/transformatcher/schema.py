@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 Size = tuple[int, int]
-ImageSource = Path | UInt8[np.ndarray, "h w 3"]
+ImageSource = Path | UInt8[np.ndarray, "_ _ 3"]  # two images of a pair may differ in size
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +34,7 @@ from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.coco_keypoints import AnnotatedObject, CocoPairs, find_coco, load_coco_objects
 from transformatcher.data.pairs import LoadedPair, find_split, load_pair
 from transformatcher.data.store import ImageStore, choose_place
-from transformatcher.data.training import Augmentation, Batches, Source, TrainingPairs, open_store
+from transformatcher.data.training import Augmentation, Batches, Draws, Source, TrainingPairs, open_store
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.evaluate import PUBLISHED_KIND, pair_scores, predict_batch
@@ -45,6 +45,7 @@ from transformatcher.metrics import ALPHAS, Kind
 from transformatcher.models.backbone import load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.flow import KernelSoftArgmax
+from transformatcher.models.inference import captured
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Matches, PairBatch, Size
 from transformatcher.tensors import load_strictly, read_safetensors, write_tensors
@@ -52,7 +53,7 @@ from transformatcher.visualize import draw_matches, plot_curves, save_figure
 
 RUN, METRICS, LAST, BEST = "run.json", "metrics.jsonl", "last.safetensors", "best"
 # What may differ between a run and its continuation: where things lie and how they are read, not what comes out.
-FREE_KEYS = ("data.root", "data.keep", "data.threads", "train.save_every")
+FREE_KEYS = ("data.root", "data.keep", "data.threads", "data.workers", "train.save_every")
 LOOK_EVERY = 20  # steps between looks at the loss; each look waits for the device
 
 Report = Callable[[int, int, str], None]  # pairs done, pairs in all, a few words
@@ -80,7 +81,7 @@ class Objective(nn.Module):
         images = torch.cat([batch.src, batch.trg])
         if images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.low):
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.low, cache_enabled=False):
             features = model.encode(images)
         refined = model.refine([f[:b] for f in features], [f[b:] for f in features])
         loss = refined.new_zeros(())
@@ -93,6 +94,40 @@ class Objective(nn.Module):
                 logits, batch.src_kps_norm, batch.trg_kps_norm, batch.visible
             )
         return loss
+
+
+class GraphedLoss:
+    """Loss and gradients of batches of one shape, as one CUDA graph: thousands of small launches become one.
+
+    Args:
+        objective: the loss.
+        example: a batch; all others must have its shapes.
+    """
+
+    INPUTS = ("src", "trg", "src_kps_norm", "trg_kps_norm", "visible")
+
+    def __init__(self, objective: nn.Module, example: PairBatch) -> None:
+        self.batch = replace(example, **{name: getattr(example, name).clone() for name in self.INPUTS})
+        before = [buffer.clone() for buffer in objective.buffers()]  # of batch norms, which warming up would move
+        self.replay = captured(partial(loss_and_gradients, objective, self.batch))
+        for buffer, value in zip(objective.buffers(), before, strict=True):
+            buffer.copy_(value)
+
+    def __call__(self, batch: PairBatch) -> Tensor:
+        """The loss of a batch; its gradients replace those that parameters had."""
+        for name in self.INPUTS:
+            getattr(self.batch, name).copy_(getattr(batch, name))
+        return self.replay().clone()
+
+
+def loss_and_gradients(objective: nn.Module, batch: PairBatch) -> Tensor:
+    """The loss of a batch; its gradients replace those that parameters had."""
+    for parameter in objective.parameters():
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    loss: Tensor = objective(batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
 
 
 @dataclass
@@ -142,10 +177,13 @@ class Trainer:
         settings = config.train
         if settings.batch % self.team.world:
             raise InputError(f"train.batch = {settings.batch} cannot be shared by {self.team.world} processes")
+        if settings.select_alpha not in ALPHAS:
+            raise InputError(f"train.select_alpha = {settings.select_alpha:g} is none of {', '.join(map(str, ALPHAS))}")
         torch.manual_seed(settings.seed)
         self.model = start_model(config).to(device)
         if device.type == "cuda":
             self.model.backbone.to(memory_format=torch.channels_last)
+            torch.backends.cudnn.benchmark = True  # every batch has one shape
         self.low = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
         self.model.backbone.requires_grad_(settings.lr_backbone > 0)
         objective = Objective(self.model, settings.regression, settings.cross_entropy, self.low)
@@ -154,7 +192,8 @@ class Trainer:
             if settings.batch_norm == "train" and device.type == "cuda":
                 objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)  # type: ignore[no-untyped-call]
             self.objective = DistributedDataParallel(objective, broadcast_buffers=False)
-        self.average = deepcopy(self.model) if settings.average else None
+        self.average = Average(self.model, settings.average) if settings.average else None
+        self.loss_of: Callable[[PairBatch], Tensor] = partial(loss_and_gradients, self.objective)
         self.optimiser = make_optimiser(self.model, settings, device)
         self.sources = [training_source(item, config.data, settings.seed) for item in config.data.train]
         self.validations = [load_validation(item, config, self.team) for item in config.data.validate]
@@ -178,7 +217,9 @@ class Trainer:
         pairs = TrainingPairs(self.sources, self.config.train.seed, data.pairs_per_epoch)
         augmentation = Augmentation(data.colour, data.crop, data.focus, data.flip)
         store = open_store(self.sources, make)
-        return Batches(pairs, store, size, augmentation, self.config.train.batch, self.team.rank, self.team.world)
+        batch = self.config.train.batch
+        draws = Draws(pairs, store, size, augmentation, batch, self.team.rank, self.team.world)
+        return Batches(draws, store, data.workers)
 
     # ------------------------------------------------------------ the loop
 
@@ -189,38 +230,46 @@ class Trainer:
         with self._interruptible(), self._board() as board:
             if progress.step == 0:
                 self._draw("start")
-            while progress.epoch < settings.epochs:
-                for batch in self.batches.epoch(progress.epoch, progress.batch):
-                    loss = self.step(batch)
-                    progress.seconds = time.monotonic() - started
-                    if progress.step % LOOK_EVERY == 0:
-                        self._look(loss, board)
-                    if progress.step % settings.save_every == 0:
-                        self.save()
-                    if self.team.any(self.stop_asked, self.device):
-                        self.save()
-                        raise KeyboardInterrupt
-                self._finish_epoch(started, board)
+            if self.device.type == "cuda" and self.team.world == 1:
+                self._training_mode()
+                self.loss_of = GraphedLoss(self.objective, self.batches.first())
+            for batch in self.batches.stream(progress.epoch, progress.batch, settings.epochs):
+                loss = self.step(batch)
+                progress.seconds = time.monotonic() - started
+                if progress.step % LOOK_EVERY == 0:
+                    self._look(loss, board)
+                if progress.step % settings.save_every == 0:
+                    self.save()
+                if progress.batch == len(self.batches):
+                    self._finish_epoch(started, board)
+                if self._asked_to_stop():
+                    self.save()
+                    raise KeyboardInterrupt
         return progress
+
+    def _asked_to_stop(self) -> bool:
+        """Whether any process was; several agree on it now and then only, because that waits for the device."""
+        if self.team.world > 1 and self.progress.step % LOOK_EVERY:
+            return False
+        return self.team.any(self.stop_asked, self.device)
 
     def step(self, batch: PairBatch) -> Tensor:
         """One step of the optimiser."""
         progress, settings = self.progress, self.config.train
+        if not self.model.training:
+            self._training_mode()
         scale = rate_scale(progress.step, settings.epochs * len(self.batches), settings.warmup, settings.schedule)
         for group in self.optimiser.param_groups:
             group["lr"] = scale * group["full_lr"]
-        self._training_mode()
-        loss: Tensor = self.objective(batch)
-        self.optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self.loss_of(batch)
         if settings.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
         self.optimiser.step()
         progress.step += 1
         progress.batch += 1
-        if self.average is not None and settings.average:
-            follow(self.average, self.model, settings.average, progress.step)
-        self.losses.append(loss.detach())
+        if self.average is not None:
+            self.average.follow(progress.step)
+        self.losses.append(loss)
         return loss
 
     def _training_mode(self) -> None:
@@ -278,7 +327,7 @@ class Trainer:
             progress.best, progress.best_epoch = score, progress.epoch
         if self.team.leads:
             if better:
-                save_checkpoint(self.out / BEST, self.average or self.model, self.config.model)
+                save_checkpoint(self.out / BEST, self.validated, self.config.model)
             write_text(self.out / METRICS, "".join(json.dumps(line) + "\n" for line in progress.metrics))
             if board is not None:
                 board.add_scalar("loss/epoch", row["loss"], progress.step)
@@ -299,7 +348,7 @@ class Trainer:
 
     def validate(self) -> dict[str, dict[str, float]]:
         """PCK of every validation set, as its publications measure it; pairs are shared among the processes."""
-        model = (self.average or self.model).eval()
+        model = self.validated.eval()
         result = {}
         for validation in self.validations:
             totals = torch.zeros(len(ALPHAS), dtype=torch.float64)
@@ -310,12 +359,17 @@ class Trainer:
             result[validation.name] = {f"{alpha:g}": pck for alpha, pck in zip(ALPHAS, means.tolist(), strict=True)}
         return result
 
+    @property
+    def validated(self) -> TransforMatcher:
+        """The model that counts: the averaged one, where weights are averaged."""
+        return self.model if self.average is None else self.average.model
+
     def _draw(self, name: str) -> None:
         """The first validation pair, as the model sees it now."""
         if not self.team.leads:
             return
         loaded = self.validations[0].batches[0][0]
-        (prediction,) = predict_batch((self.average or self.model).eval(), [loaded], self.device)
+        (prediction,) = predict_batch(self.validated.eval(), [loaded], self.device)
         found = (prediction.src_kps, prediction.pred_kps, prediction.peak)
         matches = Matches(*(np.array(values, dtype=float) for values in found))
         flips = (loaded.pair.src_flip, loaded.pair.trg_flip)
@@ -333,7 +387,7 @@ class Trainer:
             return
         tensors = {f"model.{key}": value for key, value in self.model.state_dict().items()}
         if self.average is not None:
-            tensors |= {f"average.{key}": value for key, value in self.average.state_dict().items()}
+            tensors |= {f"average.{key}": value for key, value in self.average.model.state_dict().items()}
         for index, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{key}": torch.as_tensor(value) for key, value in state.items()}
         write_tensors(self.out / LAST, tensors, {"progress": json.dumps(asdict(self.progress))})
@@ -347,7 +401,7 @@ class Trainer:
             parts[part][name] = value
         load_strictly(self.model, parts["model"], str(self.out / LAST))
         if self.average is not None:
-            load_strictly(self.average, parts["average"], str(self.out / LAST))
+            load_strictly(self.average.model, parts["average"], str(self.out / LAST))
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in parts["optimiser"].items():
             index, _, key = name.partition(".")
@@ -476,16 +530,21 @@ def rate_scale(step: int, steps: int, warmup: int, schedule: str) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
 
 
-@torch.no_grad()
-def follow(average: nn.Module, model: nn.Module, decay: float, step: int) -> None:
-    """Move the average towards the model; quickly at first, so that the start is soon forgotten."""
-    decay = min(decay, (1 + step) / (10 + step))
-    ours, theirs = list(average.state_dict().values()), list(model.state_dict().values())
-    moving = [(a, b) for a, b in zip(ours, theirs, strict=True) if a.is_floating_point()]
-    get_ema_multi_avg_fn(decay)([a for a, _ in moving], [b for _, b in moving], step)  # type: ignore[no-untyped-call]
-    for a, b in zip(ours, theirs, strict=True):
-        if not a.is_floating_point():
-            a.copy_(b)
+class Average:
+    """A running average of a model's weights, as a model of its own."""
+
+    def __init__(self, model: TransforMatcher, decay: float) -> None:
+        self.model = deepcopy(model).requires_grad_(False)
+        self.decay = decay
+        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
+        self.moving = [(ours, theirs) for ours, theirs in pairs if ours.is_floating_point()]
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Move towards the model after its step number ``step``: fast at first, so that the start is soon forgotten."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        move([ours for ours, _ in self.moving], [theirs for _, theirs in self.moving], step)
 
 
 def training_source(item: SourceConfig, data: DataConfig, seed: int) -> Source:

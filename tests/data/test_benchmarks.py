@@ -9,7 +9,14 @@ from conftest import SPAIR_NOTE, coco_file
 from scipy.io import savemat
 
 from transformatcher.data.benchmarks import load_benchmark
-from transformatcher.data.coco_keypoints import CocoPairs, find_coco, load_coco_objects
+from transformatcher.data.coco_keypoints import (
+    AnnotatedObject,
+    CocoPairs,
+    find_coco,
+    load_coco_objects,
+    mirror_object,
+    mirrored_names,
+)
 from transformatcher.data.pairs import collate, load_pair
 from transformatcher.data.pf import load_pfpascal, load_pfwillow
 from transformatcher.data.spair import load_spair
@@ -262,6 +269,81 @@ class TestCoco:
         (tmp_path / "images").rename(tmp_path / "val2017")
         annotations, images = find_coco(tmp_path, "val")
         assert (annotations.name, images.name) == ("person_keypoints_val2017.json", "val2017")
+
+
+SIDED = ("left_eye", "right_eye", "nose", "left_paw")  # one keypoint has no mirror image
+
+
+def sided(number: int, flags: str) -> AnnotatedObject:
+    kps = np.arange(8.0).reshape(4, 2) + 10 * number
+    visible = np.array([flag == "1" for flag in flags])
+    return AnnotatedObject(str(number), Path(f"{number}.jpg"), (60, 80), "cat", kps, visible, None, SIDED)
+
+
+class TestPoses:
+    def test_overlap_of_what_is_visible(self):
+        """Of the four keypoints, 1 and 2 share two among three, 1 and 3 two among four, 2 and 3 one among four."""
+        objects = [sided(1, "1110"), sided(2, "1100"), sided(3, "0111")]
+
+        def drawn(**rules):
+            pairs = CocoPairs(objects, **rules)
+            return {tuple(sorted(pairs[i].name.split("-")[:2])) for i in range(60)}
+
+        assert drawn(min_shared=1) == {("1", "2"), ("1", "3"), ("2", "3")}
+        assert drawn(min_shared=2) == {("1", "2"), ("1", "3")}
+        assert drawn(min_shared=1, min_overlap=0.5) == {("1", "2"), ("1", "3")}
+        assert drawn(min_shared=1, min_overlap=0.6) == {("1", "2")}
+        with pytest.raises(
+            InputError, match=r"no two of the 3 .* 1 keypoints in common, 0\.9 of those visible in either"
+        ):
+            CocoPairs(objects, min_shared=1, min_overlap=0.9)
+
+    def test_mirroring_shares_what_the_mirror_shows(self):
+        """Object 1 shows its left eye, 2 its right one: only a mirror makes them a pair, once each has another."""
+        objects = [sided(1, "1010"), sided(2, "0110"), sided(3, "1010"), sided(4, "0110")]
+        straight, mirrored = (CocoPairs(objects, min_shared=2, mirror=p) for p in (0.0, 1.0))
+        for i in range(30):
+            src, trg, *_ = straight[i].name.split("-")
+            assert {src, trg} in ({"1", "3"}, {"2", "4"})
+            pair = mirrored[i]
+            src, trg, _, word = pair.name.split("-")
+            assert {src, trg} not in ({"1", "3"}, {"2", "4"})
+            assert (word, pair.trg_flip, pair.src_flip) == ("mirrored", True, False)
+            assert pair.visible.tolist() == objects[int(src) - 1].visible.tolist()
+
+    def test_without_a_mirrored_partner_the_target_stays(self):
+        pairs = CocoPairs([sided(1, "1011"), sided(2, "1011")], min_shared=3, mirror=1.0)
+        assert not any(pairs[i].trg_flip for i in range(10))
+
+    def test_mirror_is_drawn_as_often_as_it_is_said(self):
+        pairs = CocoPairs([sided(1, "1110"), sided(2, "1110")], mirror=0.3)
+        assert 0.2 < np.mean([pairs[i].trg_flip for i in range(300)]) < 0.4
+
+    @pytest.mark.parametrize(
+        ("names", "expected"),
+        [
+            (("L_Eye", "R_Eye", "Nose"), [1, 0, 2]),
+            (("left ear", "nose", "right ear"), [2, 1, 0]),
+            (("eyeLeft", "eyeRight", "LEar", "REar"), [1, 0, 3, 2]),
+            (("Top_Left_Back", "Top_Right_Back", "Top_Left_Front"), [1, 0, -1]),
+            (("L_F_Paw1", "R_F_Paw1", "L_F_Paw2", "R_F_Paw2"), [1, 0, 3, 2]),
+            (("LEFT_EYE", "right_eye", "bright", "cleft"), [1, 0, 2, 3]),  # sides are whole words
+            (("нос", "хвост", "1", "2"), [0, 1, 2, 3]),
+            ((), []),
+        ],
+    )
+    def test_sides_are_words_of_names(self, names, expected):
+        assert mirrored_names(names).tolist() == expected
+
+    def test_a_mirrored_object(self):
+        item = sided(0, "1011")
+        mirrored = mirror_object(item)
+        # what the mirror calls the right eye is the left one; the paw would be a right one, which has no name
+        assert mirrored.visible.tolist() == [False, True, True, False]
+        assert mirrored.kps_px.tolist() == [[0, 0], item.kps_px[0].tolist(), item.kps_px[2].tolist(), [0, 0]]
+        both = sided(0, "1110")
+        again = mirror_object(mirror_object(both))
+        np.testing.assert_array_equal(again.kps_px[:3], both.kps_px[:3])
 
 
 class TestBatches:

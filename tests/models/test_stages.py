@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from transformatcher.config import model_config
 from transformatcher.coords import grid_norm
 from transformatcher.errors import InputError
 from transformatcher.keypoints import bilinear_sample, soft_sample
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
+from transformatcher.models.build import build_refiner
 from transformatcher.models.correlation import MultiLevelCorrelation, cosine_correlation
 from transformatcher.models.flow import KernelSoftArgmax, reverse
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
@@ -229,6 +231,41 @@ class TestMatchToMatch:
 
         refiner = MatchToMatch(3, depth=1, make_attention=lambda _: Nothing())
         assert refiner(torch.randn(1, 3, 2, 3, 2, 2)).shape == (1, 2, 3, 2, 2)
+
+    @pytest.mark.parametrize("kind", [PaperAttention, ReleasedAttention])
+    @pytest.mark.parametrize("path", ["plain", "fast"])
+    def test_a_raw_start_is_the_mean_correlation(self, path, kind):
+        refiner = MatchToMatch(4, depth=2, make_attention=kind, raw_gain=7.0).double()  # a quarter is exact
+        refiner.path = path
+        corr = random64(2, 4, *GRID)
+        torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr), rtol=0, atol=1e-12)
+
+    def test_a_raw_start_learns_on_both_ways(self):
+        refiner = MatchToMatch(3, depth=1, raw_gain=7.0).double()
+        corr = random64(2, 3, *GRID)
+        weights = random64(2, *GRID)
+        (refiner(corr) * weights).sum().backward()
+        expected = 7 * torch.einsum("blhwij,bhwij->l", corr, weights)
+        torch.testing.assert_close(refiner.mix.grad, expected)
+        assert refiner.score.weight.grad.any()
+
+    @pytest.mark.parametrize("kind", [PaperAttention, ReleasedAttention])
+    def test_raw_gain_on_the_fast_path(self, kind):
+        refiner = MatchToMatch(2, dim=8, depth=2, make_attention=lambda d: kind(d, 4, 2), raw_gain=3.0).double()
+        for parameter in refiner.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
+        results = {}
+        for refiner.path in ("plain", "fast"):
+            corr = torch.linspace(0, 1, 2 * 36, dtype=torch.float64).sin().reshape(1, 2, *GRID).requires_grad_()
+            out = refiner(corr)
+            results[refiner.path] = out, *torch.autograd.grad(out.square().sum(), (corr, *refiner.parameters()))
+        torch.testing.assert_close(results["fast"], results["plain"], rtol=1e-9, atol=1e-9)
+
+    def test_without_a_raw_start_there_is_no_mixture(self):
+        assert "mix" not in MatchToMatch(2, depth=1).state_dict()
+        refiner = build_refiner(model_config({"raw_gain": 5, "depth": 1}), layers=4)
+        assert refiner.raw_gain == 5.0
+        torch.testing.assert_close(refiner.state_dict()["mix"], torch.full((4,), 0.25))
 
     def test_mean_correlation(self):
         corr = random64(2, 3, *GRID)

@@ -1,8 +1,8 @@
 """Any COCO-keypoint file → objects, and on the fly → pairs of one category that share keypoints."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -185,14 +185,15 @@ def _kinds(objects: list[AnnotatedObject]) -> list[_Kind]:
 SIDES = {"l": "r", "r": "l", "left": "right", "right": "left"}
 
 
-def mirrored_names(names: Sequence[str]) -> Int[np.ndarray, " n"]:
+@cache
+def mirrored_names(names: tuple[str, ...]) -> Int[np.ndarray, " n"]:
     """For each keypoint, the index of its mirror image: left ↔ right, the others themselves; -1 where it has none.
 
     Sides are words of a name (``L_Eye``, ``Top_Left_Back``, ``left ear``, ``eyeLeft``), whatever their case.
     """
 
     def words(name: str) -> list[str]:
-        return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+        return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]", name)]
 
     index = {tuple(words(name)): i for i, name in enumerate(names)}
     return np.array([index.get(tuple(SIDES.get(word, word) for word in words(name)), -1) for name in names], dtype=int)

@@ -1,16 +1,16 @@
 """Sources of pairs → the batches of every epoch. What a sample is depends on seed, epoch and place alone."""
 
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from transformatcher.coords import px_to_norm
 from transformatcher.data.augment import (
@@ -52,6 +52,11 @@ class Source:
         if isinstance(self.pairs, CocoPairs):
             return [(path, True) for path in self.pairs.images]
         return [(image, pair.orient) for pair in self.pairs for image in (pair.src_image, pair.trg_image)]
+
+    def most_keypoints(self) -> int:
+        """Of any pair."""
+        items = self.pairs.objects if isinstance(self.pairs, CocoPairs) else self.pairs
+        return max(len(item.visible) for item in items)
 
 
 class TrainingPairs:
@@ -105,7 +110,7 @@ class TrainingPairs:
 class Sample:
     """One pair and what is to happen to it; src and trg are the two rows of each array."""
 
-    images: tuple[ImageSource, ImageSource]
+    images: tuple[int, int]  # places in the store
     kps_norm: Float[np.ndarray, "2 n 2"]
     visible: Bool[np.ndarray, " n"]
     windows: Float[np.ndarray, "2 4"]
@@ -115,9 +120,22 @@ class Sample:
 
 
 def draw_sample(
-    pair: ImagePair, sizes: tuple[Size, Size], size: Size, augmentation: Augmentation, rng: np.random.Generator
+    pair: ImagePair,
+    images: tuple[int, int],
+    sizes: tuple[Size, Size],
+    size: Size,
+    augmentation: Augmentation,
+    rng: np.random.Generator,
 ) -> Sample:
-    """Decide everything about one pair; ``sizes`` are those of its images, ``size`` (h, w) the network's."""
+    """Decide everything about one pair.
+
+    Args:
+        pair: its annotations.
+        images, sizes: where the store has its images, and their original sizes.
+        size: (h, w) of the network's input.
+        augmentation: probabilities.
+        rng: of this sample alone.
+    """
     kps = np.stack([px_to_norm(pair.src_kps_px, sizes[0]), px_to_norm(pair.trg_kps_px, sizes[1])])
     both = bool(rng.random() < augmentation.flip)
     windows = []
@@ -131,7 +149,7 @@ def draw_sample(
         else:
             windows.append(cropped)
     return Sample(
-        images=(pair.src_image, pair.trg_image),
+        images=images,
         kps_norm=kps,
         visible=pair.visible,
         windows=np.stack(windows),
@@ -161,17 +179,18 @@ def draw_focus(
     if len(kps_norm):
         low, high = np.minimum(low, kps_norm.min(axis=0)), np.maximum(high, kps_norm.max(axis=0))
     below, above = rng.uniform(*margin, size=(2, 2)) * (high - low)
-    missing = np.maximum(least - (high + above - low + below), 0) / 2
-    low, high = (low - below - missing).clip(-1, 1), (high + above + missing).clip(-1, 1)
-    return np.concatenate([low, high])
+    low, high = (low - below).clip(-1, 1), (high + above).clip(-1, 1)
+    extent = np.maximum(high - low, least)
+    start = ((low + high - extent) / 2).clip(-1, 1 - extent)  # one at the border grows inwards
+    return np.concatenate([start, start + extent])
 
 
-class Batches:
-    """Epochs of :class:`PairBatch` on the device, the next ones made ready in a thread while one is in use.
+class Draws(Dataset[list[Sample]]):
+    """(epoch, number of a batch) → its samples: all that workers do. Pixels stay with the process that trains.
 
     Args:
         pairs: the order.
-        store: the images.
+        store: of the images, for their places and sizes.
         size: (h, w) of the network's input.
         augmentation: probabilities.
         batch: pairs of all processes together.
@@ -188,35 +207,66 @@ class Batches:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self.pairs, self.store, self.size, self.augmentation = pairs, store, size, augmentation
+        self.pairs, self.size, self.augmentation = pairs, size, augmentation
         self.batch, self.rank, self.world = batch, rank, world
-        self.index_of = {_key(source): index for index, (source, _) in enumerate(store.images)}
+        self.sizes = store.sizes
+        self.index_of = {_key(*image): index for index, image in enumerate(store.images)}
+        self.most_keypoints = max(source.most_keypoints() for source in pairs.sources)
+        self._order: tuple[int, list[tuple[int, int]]] | None = None
 
     def __len__(self) -> int:
-        """Batches in an epoch; a rest that fills none is left out, and comes in another epoch's order."""
+        """Batches in an epoch; a rest that fills none is left out."""
         return max(len(self.pairs) // self.batch, 1)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[PairBatch]:
-        """The batches of an epoch, from number ``start``."""
-        order = self.pairs.order(epoch)
-        numbers = range(start, len(self))
-        return ahead(partial(self._make, order, epoch, number) for number in numbers)
-
-    def _make(self, order: Sequence[tuple[int, int]], epoch: int, number: int) -> PairBatch:
+    def __getitem__(self, place: tuple[int, int]) -> list[Sample]:
+        """The samples of a batch."""
+        epoch, number = place
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, self.pairs.order(epoch))
+        order = self._order[1]
         first = number * self.batch
         places = range(first + self.rank, min(first + self.batch, len(order)), self.world)
-        return self.collate([self.sample(order[place], epoch, place) for place in places])
+        return [self.sample(order[place], epoch, place) for place in places]
 
     def sample(self, where: tuple[int, int], epoch: int, place: int) -> Sample:
         """The sample at a place of an epoch's order."""
         pair = self.pairs[where]
-        src, trg = (self.store.sizes[self.index_of[_key(image)]] for image in (pair.src_image, pair.trg_image))
+        src, trg = (self.index_of[_key(image, pair.orient)] for image in (pair.src_image, pair.trg_image))
         rng = np.random.default_rng((self.pairs.seed, epoch, place))
-        return draw_sample(pair, (src, trg), self.size, self.augmentation, rng)
+        return draw_sample(pair, (src, trg), (self.sizes[src], self.sizes[trg]), self.size, self.augmentation, rng)
+
+
+class Batches:
+    """:class:`PairBatch` after :class:`PairBatch` on the device, the next ones made ready while one is in use.
+
+    Args:
+        draws: what the samples are.
+        store: the images.
+        workers: processes that draw samples; 0 for none.
+    """
+
+    def __init__(self, draws: Draws, store: ImageStore, workers: int = 0) -> None:
+        self.draws, self.store, self.workers = draws, store, workers
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self.draws)
+
+    def stream(self, epoch: int, number: int, epochs: int) -> Iterator[PairBatch]:
+        """All batches from number ``number`` of ``epoch`` to the end of the last of ``epochs``."""
+        places = [divmod(i, len(self)) for i in range(epoch * len(self) + number, epochs * len(self))]
+        loader = DataLoader(
+            self.draws, batch_size=None, sampler=places, num_workers=self.workers, worker_init_fn=_let_main_decide
+        )
+        return ahead(map(self.collate, loader))
+
+    def first(self) -> PairBatch:
+        """A batch to show what batches look like."""
+        return self.collate(self.draws[0, 0])
 
     def collate(self, samples: Sequence[Sample]) -> PairBatch:
         """Samples → pixels and points as the network takes them."""
-        b, most = len(samples), max(len(sample.visible) for sample in samples)
+        b, most = len(samples), self.draws.most_keypoints  # batches of one shape can share a CUDA graph
         kps, visible = np.zeros((2, b, most, 2), dtype=np.float32), np.zeros((b, most), dtype=bool)
         for row, sample in enumerate(samples):
             n = len(sample.visible)
@@ -227,9 +277,10 @@ class Batches:
 
         windows = send(np.stack([s.windows[side] for side in (0, 1) for s in samples]).astype(np.float32))
         flips = send(np.array([s.flips[side] for side in (0, 1) for s in samples]))
-        canvases = self.store([self.index_of[_key(s.images[side])] for side in (0, 1) for s in samples])
+        canvases = self.store([s.images[side] for side in (0, 1) for s in samples])
         images = apply_looks(
-            sample_windows(canvases, windows, flips, self.size), [s.looks[side] for side in (0, 1) for s in samples]
+            sample_windows(canvases, windows, flips, self.draws.size),
+            [s.looks[side] for side in (0, 1) for s in samples],
         )
         src, trg = normalise(images).chunk(2)
         src_kps, trg_kps = move_points(send(kps.reshape(2 * b, most, 2)), windows, flips).chunk(2)
@@ -237,31 +288,33 @@ class Batches:
         return PairBatch(src, trg, src_kps, trg_kps, send(visible), src_sizes, trg_sizes)
 
 
+def _let_main_decide(_worker: int) -> None:
+    """Ctrl-C and a polite kill reach workers too; they go on until the process that trains is through with them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 Item = TypeVar("Item")
 
 
-def ahead(makers: Iterable[Callable[[], Item]], most: int = 2) -> Iterator[Item]:
-    """What the makers return, in order; a thread works on the next ``most`` while one is in use."""
-    makers = iter(makers)
+def ahead(items: Iterable[Item], most: int = 2) -> Iterator[Item]:
+    """The same items; a thread makes the next ``most`` while one is in use."""
+    iterator = iter(items)
     with ThreadPoolExecutor(1) as pool:
-        waiting: list[Future[Item]] = [pool.submit(maker) for maker in islice(makers, most)]
-        try:
-            while waiting:
-                yield waiting.pop(0).result()
-                waiting += [pool.submit(maker) for maker in islice(makers, 1)]
-        finally:
-            for future in waiting:
-                future.cancel()
+        waiting = [pool.submit(next, iterator, None) for _ in range(most)]
+        while (item := waiting.pop(0).result()) is not None:
+            waiting.append(pool.submit(next, iterator, None))
+            yield item
 
 
 def open_store(
     sources: Sequence[Source], make: Callable[[Sequence[tuple[ImageSource, bool]]], ImageStore]
 ) -> ImageStore:
     """A store of every image of the sources, each once."""
-    unique = {_key(image): (image, orient) for source in sources for image, orient in source.images()}
+    unique = {_key(*image): image for source in sources for image in source.images()}
     return make(list(unique.values()))
 
 
-def _key(source: ImageSource) -> str:
-    """Images in memory are told apart by where they lie."""
-    return f"array-{id(source)}" if isinstance(source, np.ndarray) else str(source)
+def _key(source: ImageSource, orient: bool) -> tuple[str, bool]:
+    """Images in memory are told apart by where they lie; a file that is turned is another than the same as it lies."""
+    return f"array-{id(source)}" if isinstance(source, np.ndarray) else str(source), orient
