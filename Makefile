@@ -2,9 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Backbone weights for the demo: the first file that is at hand, or none (then torch's own cache is tried).
-BACKBONE_WEIGHTS ?= $(firstword $(wildcard weights/resnet50_v1*.safetensors ../shared/weights/resnet50_v1*.safetensors))
-
 .PHONY: demo test check format clean
 
 $(VENV)/.demo: pyproject.toml
@@ -18,7 +15,7 @@ $(VENV)/.dev: $(VENV)/.demo
 	touch $@
 
 demo: $(VENV)/.demo  ## match the example photos and draw the result
-	$(BIN)/transformatcher demo --out out/demo $(if $(BACKBONE_WEIGHTS),--backbone-weights $(BACKBONE_WEIGHTS))
+	$(BIN)/transformatcher demo --out out/demo
 
 test: $(VENV)/.dev  ## the default test suite (no GPU, no network)
 	$(BIN)/python -m pytest

@@ -69,9 +69,31 @@ def test_arrays_of_every_kind(matcher: Matcher, photo: np.ndarray):
         matcher.match(np.zeros((4, 4, 3)), photo, points)
 
 
-def test_no_model_ships_yet():
-    with pytest.raises(InputError, match="no trained model ships"):
-        Matcher.from_pretrained()
+class TestShippedModel:
+    """The model in the package knows cats."""
+
+    @pytest.fixture(scope="class")
+    def shipped(self) -> Matcher:
+        return Matcher.from_pretrained(device="cpu")
+
+    def test_it_is_small_and_described(self):
+        weights = SHIPPED / "model.safetensors"
+        assert weights.stat().st_size <= 50e6
+        assert "Licen" in (SHIPPED / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+    def test_eyes_and_nose_of_a_cat(self, shipped: Matcher):
+        """Points of cat_b that were marked by hand; the tolerance is a tenth of the head's width."""
+        folder = files("transformatcher") / "examples"
+        names = json.loads((folder / "cat_a.json").read_text(encoding="utf-8"))
+        found = shipped.match(str(folder / "cat_a.jpg"), str(folder / "cat_b.jpg"), list(names.values())).keypoints1
+        eyes = [found[i] for i, name in enumerate(names) if "eye" in name]
+        assert np.linalg.norm(eyes[0] - eyes[1]) > 20  # two eyes, not one twice
+
+    def test_a_photo_on_itself(self, shipped: Matcher):
+        photo = files("transformatcher") / "examples" / "cat_c.jpg"
+        matches = shipped.match(str(photo), str(photo))
+        assert len(matches.keypoints0) > 100
+        assert np.median(np.linalg.norm(matches.keypoints0 - matches.keypoints1, axis=1)) < 10
 
 
 def test_devices():

@@ -11,6 +11,7 @@ from transformatcher.models.matcher import TransforMatcher
 from transformatcher.tensors import load_strictly, read_safetensors, write_tensors
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+SHIPPED = Path(__file__).parent / "weights"  # the model that comes with the package; MODEL_CARD.md there describes it
 
 
 def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -> None:

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="match the example photos that come with the package")
     demo.add_argument("--out", default="out/demo", metavar="DIR", help="where the pictures go (%(default)s)")
-    _backbone_arguments(demo)
+    demo.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     demo.set_defaults(run=_lazy("demo"))
 
     evaluate = commands.add_parser("eval", help="predict and score the pairs of a benchmark")
@@ -111,7 +111,7 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--weights", metavar="DIR", help="a checkpoint folder (model.safetensors and config.json)")
+    parser.add_argument("--weights", metavar="DIR", help="a checkpoint folder; without, the shipped model")
     parser.add_argument("--matcher", choices=("none",), help="none: raw mean correlation of the backbone's layers")
     parser.add_argument("--config", metavar="FILE", help="settings for --matcher none: a .toml with a [model] table")
     parser.add_argument(

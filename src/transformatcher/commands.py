@@ -19,7 +19,7 @@ from rich.progress import track as rich_track
 from rich.table import Table
 
 from transformatcher.benchmark import STAGES, benchmark, device_name, measure_ceilings
-from transformatcher.checkpoint import load_checkpoint
+from transformatcher.checkpoint import SHIPPED, load_checkpoint
 from transformatcher.config import (
     ModelConfig,
     model_config,
@@ -50,7 +50,7 @@ from transformatcher.evaluate import (
 from transformatcher.files import make_folder, read_json
 from transformatcher.images import read_image
 from transformatcher.metrics import ALPHAS
-from transformatcher.models.backbone import backbone_of, cached_weights, load_backbone_weights
+from transformatcher.models.backbone import backbone_of, load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher, pick_device
@@ -62,11 +62,6 @@ from transformatcher.visualize import draw_matches, plot_costs, plot_scores, sav
 
 STDOUT = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width of its own
 STDERR = Console(stderr=True)
-
-NO_BACKBONE_WEIGHTS = (
-    "and no ImageNet weights are at hand, so the network is random and its matches are poor. Bring some with "
-    "--backbone-weights FILE, or with --backbone resnet50 --backbone-weights IMAGENET1K_V1 --download."
-)
 
 
 def match(args: argparse.Namespace) -> int:
@@ -88,18 +83,8 @@ def match(args: argparse.Namespace) -> int:
 
 def demo(args: argparse.Namespace) -> int:
     """Carry named points of one example photo over to two others, and draw them."""
-    backbone, weights = args.backbone, args.backbone_weights
-    if weights is None:
-        at_hand = [(name, cached_weights(name)) for name in ([backbone] if backbone else ["resnet101", "resnet50"])]
-        backbone, weights = next(((name, found) for name, found in at_hand if found), (backbone, None))
-        backbone = backbone or "resnet50_v1"
-    backbone = backbone or backbone_of(weights)
     make_folder(Path(args.out))
-    matcher = Matcher.raw(backbone, weights, args.device, download=args.download)
-    STDOUT.print(
-        f"[bold]No trained model ships with this version yet.[/bold] This is raw multi-layer correlation: {backbone}, "
-        + (f"with the weights {weights}." if weights else NO_BACKBONE_WEIGHTS)
-    )
+    matcher = Matcher.from_pretrained(device=args.device)
     note = json.loads((files("transformatcher") / "examples" / "cat_a.json").read_text(encoding="utf-8"))
     with as_file(files("transformatcher") / "examples") as folder:
         for target in ("cat_b.jpg", "cat_c.jpg"):
@@ -107,7 +92,7 @@ def demo(args: argparse.Namespace) -> int:
             matches = matcher.match(src, trg, list(note.values()))
             picture = Path(args.out) / f"{src.stem}-{trg.stem}.png"
             _print_matches(matches, src.name, trg.name, list(note))
-            _draw(src, trg, matches, picture, f"raw correlation, {backbone}" + ("" if weights else ", random weights"))
+            _draw(src, trg, matches, picture, "TransforMatcher, the model that ships with the package")
             print(f"picture: {picture}\n")
     return 0
 
@@ -222,16 +207,11 @@ def _load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig,
     """The model that the arguments ask for, its config, and a few words on where its weights come from."""
     if args.weights and (args.matcher or args.backbone or args.backbone_weights):
         raise InputError("--weights brings its own matcher and backbone; leave --matcher and --backbone… out")
-    if args.weights:
-        if args.settings or args.config:
-            raise InputError("--set and --config go with --matcher none; a checkpoint's settings are fixed")
-        model, config = load_checkpoint(Path(args.weights))
-        return model, config, str(args.weights)
     if args.matcher != "none":
-        raise InputError(
-            "no trained model ships with this version yet; give --weights DIR, "
-            "or --matcher none with --backbone-weights FILE for raw correlation"
-        )
+        if args.settings or args.config or args.backbone or args.backbone_weights:
+            raise InputError("--set, --config and --backbone… go with --matcher none; a trained model's are fixed")
+        model, config = load_checkpoint(Path(args.weights) if args.weights else SHIPPED)
+        return model, config, str(args.weights) if args.weights else "the model that ships with transformatcher"
     if not args.backbone_weights:
         raise InputError(
             "--matcher none needs --backbone-weights: a .safetensors file, or a torchvision name such as IMAGENET1K_V1 "

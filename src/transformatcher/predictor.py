@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from transformatcher.checkpoint import load_checkpoint
+from transformatcher.checkpoint import SHIPPED, load_checkpoint
 from transformatcher.config import ModelConfig, model_config
 from transformatcher.coords import grid_norm, norm_to_cell, norm_to_px, px_to_norm
 from transformatcher.data.pairs import point_array
@@ -43,13 +43,8 @@ class Matcher:
 
     @classmethod
     def from_pretrained(cls, path: str | Path | None = None, device: str = "auto") -> "Matcher":
-        """The checkpoint in a local folder."""
-        if path is None:
-            raise InputError(
-                "no trained model ships with this version yet; name a checkpoint folder, "
-                "or use Matcher.raw(backbone_weights) for raw correlation"
-            )
-        return cls(*load_checkpoint(Path(path)), device=device)
+        """The model that comes with the package, or the checkpoint in a local folder."""
+        return cls(*load_checkpoint(SHIPPED if path is None else Path(path)), device=device)
 
     @classmethod
     def raw(cls, backbone: str, weights: str | None, device: str = "auto", *, download: bool = False) -> "Matcher":

@@ -13,7 +13,8 @@ class Block(nn.Module):
 
     def __init__(self, attention: nn.Module, dim: int, ffn_ratio: int) -> None:
         super().__init__()
-        self.folded: Any = None  # models/fast.py keeps there what it makes of frozen weights
+        self.final = False  # set by models/inference.py: weights will not change, so models/fast.py may keep …
+        self.folded: Any = None  # … what it makes of them
         self.norm_attention = nn.LayerNorm(dim)
         self.attention = attention
         self.norm_ffn = nn.LayerNorm(dim)

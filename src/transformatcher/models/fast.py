@@ -151,16 +151,18 @@ def fold_attention(norm: nn.LayerNorm, attention: AdditiveAttention) -> FoldedAt
 
 
 def fold_block(block: Block) -> tuple[FoldedAttention, Ffn]:
-    """Both halves of a block; kept for the next call while the weights are frozen and stay what they are."""
-    parameters = list(block.parameters())
-    if any(p.requires_grad or p.is_inference() for p in parameters):
-        block.folded = None
+    """Both halves of a block; kept for the next call only where the weights are declared final.
+
+    Nothing else tells that weights have changed: torch counts changes in ``_version``, but not all of them (on CUDA,
+    ``torch._foreach_lerp_``, which averages weights, is not counted).
+    """
+    if not block.final:
         return fold_attention(block.norm_attention, _additive(block)), fold_ffn(block.norm_ffn, block.ffn)
-    state = [(p.data_ptr(), p._version, p.device, p.dtype) for p in parameters]
-    if block.folded is None or block.folded[0] != state:
+    where = (block.norm_ffn.weight.device, block.norm_ffn.weight.dtype)
+    if block.folded is None or block.folded[0] != where:
         with torch.inference_mode(mode=False):  # what is kept may be part of a gradient's way later
             folded = fold_attention(block.norm_attention, _additive(block)), fold_ffn(block.norm_ffn, block.ffn)
-        block.folded = (state, folded)
+        block.folded = (where, folded)
     return block.folded[1]
 
 

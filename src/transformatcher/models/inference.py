@@ -11,6 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torchvision.models.resnet import Bottleneck
 
 from transformatcher.models.backbone import ResNetFeatures
+from transformatcher.models.block import Block
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Flow
 
@@ -27,9 +28,12 @@ def set_path(model: nn.Module, path: str) -> None:
 def for_inference(model: TransforMatcher, dtype: torch.dtype = torch.bfloat16) -> TransforMatcher:
     """A copy whose ResNet has its batch norms folded into the convolutions and runs in ``dtype``, channels last.
 
-    Folding happens in float32, so that the batch norms' statistics are not rounded.
+    Folding happens in float32, so that the batch norms' statistics are not rounded. The copy's weights are final.
     """
     ready = deepcopy(model).eval().requires_grad_(False)
+    for module in ready.modules():
+        if isinstance(module, Block):
+            module.final = True
     if isinstance(ready.backbone, ResNetFeatures):
         ready.backbone = FoldedResNet(ready.backbone)
     ready.backbone.to(dtype).to(memory_format=torch.channels_last)
