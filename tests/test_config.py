@@ -167,7 +167,7 @@ class TestRun:
             ({"train_lr": "fast"}, r"here, \[train\]: lr = 'fast': expected float"),
             ({"train_seed": -1}, r"here: train\.seed = -1: must not be negative"),
             ({"train_lr_backbone": -1}, r"here: train\.lr_backbone = -1\.0: must not be negative"),
-            ({"train_clip": 0}, r"here: train\.clip = 0\.0: must be positive"),
+            ({"train_clip": -1}, r"here: train\.clip = -1\.0: must not be negative"),
             ({"train_average": 1}, r"here: train\.average = 1\.0: must lie between 0 and 1"),
             ({"train_regression": 0}, r"here: train\.regression = 0\.0: without cross_entropy it must be positive"),
             ({"train_start": "a", "train_backbone_weights": "b"}, r"train\.start = 'a': .* drop backbone_weights"),

@@ -1,9 +1,14 @@
+import json
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from transformatcher.checkpoint import SHIPPED
+from transformatcher.confidence import Calibration
 from transformatcher.config import model_config
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.errors import InputError
@@ -69,31 +74,109 @@ def test_arrays_of_every_kind(matcher: Matcher, photo: np.ndarray):
         matcher.match(np.zeros((4, 4, 3)), photo, points)
 
 
+@pytest.fixture(scope="module")
+def shipped() -> Matcher:
+    return Matcher.from_pretrained(device="cpu")
+
+
 class TestShippedModel:
     """The model in the package knows cats."""
 
-    @pytest.fixture(scope="class")
-    def shipped(self) -> Matcher:
-        return Matcher.from_pretrained(device="cpu")
-
     def test_it_is_small_and_described(self):
-        weights = SHIPPED / "model.safetensors"
-        assert weights.stat().st_size <= 50e6
-        assert "Licen" in (SHIPPED / "MODEL_CARD.md").read_text(encoding="utf-8")
+        assert (SHIPPED / "model.safetensors").stat().st_size <= 50e6
+        assert "licence" in (SHIPPED / "MODEL_CARD.md").read_text(encoding="utf-8")
 
-    def test_eyes_and_nose_of_a_cat(self, shipped: Matcher):
-        """Points of cat_b that were marked by hand; the tolerance is a tenth of the head's width."""
-        folder = files("transformatcher") / "examples"
-        names = json.loads((folder / "cat_a.json").read_text(encoding="utf-8"))
-        found = shipped.match(str(folder / "cat_a.jpg"), str(folder / "cat_b.jpg"), list(names.values())).keypoints1
-        eyes = [found[i] for i, name in enumerate(names) if "eye" in name]
-        assert np.linalg.norm(eyes[0] - eyes[1]) > 20  # two eyes, not one twice
+    @pytest.mark.parametrize(
+        ("target", "marked"),  # by hand
+        [
+            ("cat_b.jpg", {"left eye": (212, 312), "right eye": (372, 298), "nose": (291, 412)}),
+            ("cat_c.jpg", {"left eye": (225, 130), "right eye": (428, 135), "nose": (338, 282)}),
+        ],
+    )
+    def test_eyes_and_nose(self, shipped: Matcher, target, marked):
+        """Within a fifth of the distance between the eyes, so that no eye is taken for the other."""
+        folder = Path(str(files("transformatcher") / "examples"))
+        points = json.loads((folder / "cat_a.json").read_text(encoding="utf-8"))
+        matches = shipped.match(folder / "cat_a.jpg", folder / target, [points[name] for name in marked])
+        true = np.array(list(marked.values()))
+        errors = np.linalg.norm(matches.keypoints1 - true, axis=1)
+        assert (errors < np.linalg.norm(true[0] - true[1]) / 5).all()
 
     def test_a_photo_on_itself(self, shipped: Matcher):
-        photo = files("transformatcher") / "examples" / "cat_c.jpg"
-        matches = shipped.match(str(photo), str(photo))
+        photo = str(files("transformatcher") / "examples" / "cat_c.jpg")
+        matches = shipped.match(photo, photo)
         assert len(matches.keypoints0) > 100
-        assert np.median(np.linalg.norm(matches.keypoints0 - matches.keypoints1, axis=1)) < 10
+        assert np.median(np.linalg.norm(matches.keypoints0 - matches.keypoints1, axis=1)) < 15
+
+
+class TestManyTargets:
+    def test_the_same_as_one_by_one(self, matcher: Matcher, photo: np.ndarray, monkeypatch: pytest.MonkeyPatch):
+        targets = [photo, photo[:, ::-1].copy(), photo[::-1].copy()]
+        points = [[50.0, 30.0], [120.0, 90.0]]
+        matcher.model.backbone.eval()  # batch statistics would tell targets of one batch apart from others
+        singly = [matcher.match(photo, target, points) for target in targets]
+        encoded = []
+        encode = matcher.model.encode
+        monkeypatch.setattr(matcher.model, "encode", lambda images: encoded.append(len(images)) or encode(images))
+        together = list(matcher.match_many(photo, iter(targets), points, batch=2))
+        assert encoded == [3, 1]  # the source once, in front of the first two
+        for one, many in zip(singly, together, strict=True):
+            np.testing.assert_allclose(one.keypoints1, many.keypoints1, atol=1e-3)
+            np.testing.assert_allclose(one.confidence, many.confidence, atol=1e-5)
+        matcher.model.backbone.train()
+
+    def test_kept_features_serve_again(self, matcher: Matcher, photo: np.ndarray):
+        matcher.model.backbone.eval()
+        src, trg = matcher.encode([photo, photo[::-1].copy()])
+        pair = next(matcher.pairs(src, [trg]))
+        np.testing.assert_allclose(
+            pair.points([[50, 30]]).keypoints1,
+            matcher.match(photo, photo[::-1].copy(), [[50, 30]]).keypoints1,
+            atol=1e-3,
+        )
+        matcher.model.backbone.train()
+
+
+class TestResult:
+    def test_dense_flow_agrees_with_points(self, matcher: Matcher, photo: np.ndarray):
+        matches = matcher.match(photo, photo, [[0.0, 0.0], [200.0, 120.0]])
+        np.testing.assert_allclose(matches.flow_px[0, 0], matches.keypoints1[0], atol=1e-3)
+        np.testing.assert_allclose(matches.flow_px[-1, -1], matches.keypoints1[1], atol=1e-3)
+        assert matches.flow_confidence.shape == matches.flow_px.shape[:2]
+        assert matches.flow_confidence[0, 0] == pytest.approx(matches.confidence[0], abs=1e-5)
+
+    def test_heat_is_the_distribution_whose_mean_is_the_match(self, matcher: Matcher, photo: np.ndarray):
+        pair = matcher.match(photo, photo, [[0.0, 0.0]]).pair
+        heat = pair.heat([0.0, 0.0])
+        assert heat.sum() == pytest.approx(1)
+        xs = np.linspace(0, photo.shape[1], heat.shape[1])
+        assert (heat.sum(axis=0) * xs).sum() == pytest.approx(pair.points([[0.0, 0.0]]).keypoints1[0, 0], abs=0.5)
+
+    def test_uncalibrated_finds_all_calibrated_may_not(self, matcher: Matcher, photo: np.ndarray):
+        sharp = matcher.match(photo, photo, [[50.0, 30.0]])
+        assert not sharp.calibrated
+        assert sharp.found.all()
+        unsure = Matcher(matcher.model, matcher.config, "cpu", Calibration(-50.0, 0.0, 0.0))
+        matcher.model.backbone.train()
+        found = unsure.match(photo, photo, [[50.0, 30.0]])
+        assert found.calibrated
+        assert not found.found.any()
+        assert found.confidence[0] < 1e-6
+
+    def test_it_draws_itself(self, matcher: Matcher, photo: np.ndarray, tmp_path: Path):
+        matcher.match(photo, photo, [[50.0, 30.0]]).draw(tmp_path / "picture.png")
+        with Image.open(tmp_path / "picture.png") as picture:
+            assert picture.size[0] > 100
+
+
+def test_tensors(matcher: Matcher, photo: np.ndarray):
+    tensor = torch.from_numpy(photo).permute(2, 0, 1)
+    want = matcher.match(photo, photo, [[50, 30]]).keypoints1
+    np.testing.assert_allclose(matcher.match(tensor, tensor / 255, [[50, 30]]).keypoints1, want, atol=1e-3)
+    with pytest.raises(InputError, match=r"must lie in \[0, 1\]"):
+        matcher.match(tensor.float(), photo, [[50, 30]])
+    with pytest.raises(InputError, match=r"expected 3 × h × w .* got \(2, 4, 4\)"):
+        matcher.match(torch.zeros(2, 4, 4), photo, [[1, 1]])
 
 
 def test_devices():

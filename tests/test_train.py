@@ -185,6 +185,10 @@ class TestTeam:
             scale = gradient.abs().max().item()
             torch.testing.assert_close(together[name], gradient, rtol=0, atol=1e-4 * scale + 1e-9, msg=name)
 
+    def test_a_batch_that_is_never_filled(self, benchmark: Path, tmp_path: Path):
+        with pytest.raises(InputError, match="an epoch of 8 pairs does not fill one batch of 9"):
+            Trainer(tiny_config(benchmark, batch=9), tmp_path, CPU)
+
     def test_a_batch_that_cannot_be_shared(self, benchmark: Path, tmp_path: Path):
         with pytest.raises(InputError, match=r"train\.batch = 2 cannot be shared by 3 processes"):
             Trainer(tiny_config(benchmark), tmp_path, CPU, Team(0, 3))

@@ -81,6 +81,17 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     train.set_defaults(run=_lazy("train"))
 
+    calibrate = commands.add_parser("calibrate", help="make confidence a probability, and see how well that works")
+    calibrate.add_argument("fit", metavar="DIR", help="predictions that eval made of a validation set")
+    calibrate.add_argument("--weights", metavar="DIR", help="the checkpoint folder that the result is written to")
+    calibrate.add_argument(
+        "--check", nargs="+", default=[], metavar="DIR", help="predictions of other sets to judge by"
+    )
+    calibrate.add_argument("--alpha", type=float, default=0.1, help="right means within this (%(default)s)")
+    calibrate.add_argument("--plot", metavar="PICTURE", help="draw reliability and ROC into this file")
+    calibrate.add_argument("--json", action="store_true", help="print the figures as JSON")
+    calibrate.set_defaults(run=_lazy("calibrate"))
+
     bench = commands.add_parser("bench", help="time and memory of every stage, fast and plain path side by side")
     bench.add_argument("--batch", type=_count, nargs="+", default=[1], metavar="N", help="pairs at a time (1)")
     bench.add_argument(

@@ -20,6 +20,14 @@ from rich.table import Table
 
 from transformatcher.benchmark import STAGES, benchmark, device_name, measure_ceilings
 from transformatcher.checkpoint import SHIPPED, load_checkpoint
+from transformatcher.confidence import (
+    CALIBRATION,
+    fit_calibration,
+    load_calibration,
+    reliability,
+    roc,
+    save_calibration,
+)
 from transformatcher.config import (
     ModelConfig,
     model_config,
@@ -33,13 +41,16 @@ from transformatcher.data.check import check_benchmark
 from transformatcher.distributed import team_of
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
+    PUBLISHED_KIND,
     SCORES,
     fingerprint,
     headline,
+    judged_points,
     parse_alphas,
     parse_frame,
     predict_to_disk,
     read_predictions,
+    read_run,
     remarks,
     scores_name,
     write_scores,
@@ -48,17 +59,15 @@ from transformatcher.evaluate import (
     score as score_predictions,
 )
 from transformatcher.files import make_folder, read_json
-from transformatcher.images import read_image
 from transformatcher.metrics import ALPHAS
 from transformatcher.models.backbone import backbone_of, load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
-from transformatcher.predictor import Matcher, pick_device
-from transformatcher.schema import Matches
+from transformatcher.predictor import NO_MATCH, MatchedPoints, Matcher, pick_device
 from transformatcher.tensors import hash_tensors
 from transformatcher.train import BEST
 from transformatcher.train import train as run_training
-from transformatcher.visualize import draw_matches, plot_costs, plot_scores, save_figure
+from transformatcher.visualize import plot_confidence, plot_costs, plot_scores, save_figure
 
 STDOUT = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width of its own
 STDERR = Console(stderr=True)
@@ -68,12 +77,16 @@ def match(args: argparse.Namespace) -> int:
     """Match two photos; print a table or JSON, draw a picture."""
     _check_picture(args.out)
     model, config, description = _load_model(args)
+    calibration = None if args.matcher == "none" else load_calibration(Path(args.weights) if args.weights else SHIPPED)
     points = _read_points(args.keypoints) if args.keypoints is not None else None
-    matches = Matcher(model, config, args.device).match(args.src, args.trg, points)
+    matches = Matcher(model, config, args.device, calibration).match(args.src, args.trg, points)
     if args.out:
-        _draw(Path(args.src), Path(args.trg), matches, Path(args.out), description)
+        matches.draw(args.out, description)
     if args.json:
-        print(json.dumps({key: value.round(3).tolist() for key, value in vars(matches).items()}))
+        numbers = {
+            name: getattr(matches, name).round(3).tolist() for name in ("keypoints0", "keypoints1", "confidence")
+        }
+        print(json.dumps(numbers | {"found": matches.found.tolist(), "calibrated": matches.calibrated}))
     else:
         _print_matches(matches, Path(args.src).name, Path(args.trg).name)
         if args.out:
@@ -92,7 +105,7 @@ def demo(args: argparse.Namespace) -> int:
             matches = matcher.match(src, trg, list(note.values()))
             picture = Path(args.out) / f"{src.stem}-{trg.stem}.png"
             _print_matches(matches, src.name, trg.name, list(note))
-            _draw(src, trg, matches, picture, "TransforMatcher, the model that ships with the package")
+            matches.draw(picture)
             print(f"picture: {picture}\n")
     return 0
 
@@ -148,6 +161,48 @@ def train(args: argparse.Namespace) -> int:
         if team.leads:
             best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {config.train.select_alpha:g}"
             print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
+    return 0
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Fit confidence to one set of predictions, judge it on others."""
+    _check_picture(args.plot)
+    (alpha,) = parse_alphas([args.alpha])
+    sets = {Path(folder).name: Path(folder) for folder in dict.fromkeys([args.fit, *args.check])}
+    judged = {}
+    for name, folder in sets.items():
+        kind = PUBLISHED_KIND.get(read_run(folder).get("benchmark", ""), "img")
+        judged[name] = (kind, *judged_points(read_predictions(folder), kind, alpha))
+    kind, *first = judged[Path(args.fit).name]
+    calibration = fit_calibration(*first, alpha=alpha, kind=kind, fitted_on=Path(args.fit).name)
+    report, curves = {}, {}
+    for name, (kind, peak, drifts, right) in judged.items():
+        confidence = calibration(peak, drifts)
+        bins, trade_off = reliability(confidence, right), roc(confidence, right)
+        kept = confidence >= NO_MATCH
+        report[name] = {
+            "threshold": kind, "alpha": alpha, "points": len(right), "right": round(100 * right.mean(), 1),
+            "calibration_error": round(bins.error, 4), "auc": round(trade_off.area, 4),
+            "auc_sharpness_alone": round(roc(peak, right).area, 4),
+            "auc_consistency_alone": round(roc(-drifts, right).area, 4),
+            "found": round(100 * kept.mean(), 1), "right_of_found": round(100 * right[kept].mean(), 1),
+        }  # fmt: skip
+        curves[name] = tuple(v.tolist() for v in (bins.promised, bins.kept, trade_off.false_alarms, trade_off.hits))
+    if args.plot:
+        save_figure(plot_confidence(curves), Path(args.plot))
+    if args.weights:
+        save_calibration(Path(args.weights), calibration)
+    if args.json:
+        print(json.dumps({"calibration": asdict(calibration), "sets": report}, indent=2))
+        return 0
+    table = Table(title=f"confidence, fitted on {calibration.fitted_on}")
+    for name in ("set", *next(iter(report.values()))):
+        table.add_column(name.replace("_", " "), justify="left" if name == "set" else "right")
+    for name, row in report.items():
+        table.add_row(name, *map(str, row.values()))
+    STDOUT.print(table)
+    if args.weights:
+        print(f"calibration: {Path(args.weights) / CALIBRATION}")
     return 0
 
 
@@ -289,21 +344,18 @@ def _print_costs(report: Mapping[str, Any]) -> None:
     print(f"floor: bytes and operations of one pair against what this device does now, {rate}")
 
 
-def _print_matches(matches: Matches, src: str, trg: str, names: list[str] | None = None, most: int = 20) -> None:
+def _print_matches(matches: MatchedPoints, src: str, trg: str, names: list[str] | None = None, most: int = 20) -> None:
     n = len(matches.keypoints0)
-    table = Table(title=f"{n} points of {src} on {trg}" + (f", the {most} sharpest" if n > most else ""))
-    for name in ("point", f"{src} x, y", f"{trg} x, y", "sharpness"):
+    table = Table(title=f"{n} points of {src} on {trg}" + (f", the {most} surest" if n > most else ""))
+    for name in ("point", f"{src} x, y", f"{trg} x, y", "confidence" if matches.calibrated else "sharpness"):
         table.add_column(name, justify="right")
     order = np.argsort(-matches.confidence)[:most] if n > most else range(n)
     for index in order:
         (x0, y0), (x1, y1) = matches.keypoints0[index], matches.keypoints1[index]
         label = names[index] if names else str(index + 1)
-        table.add_row(label, f"{x0:.1f}, {y0:.1f}", f"{x1:.1f}, {y1:.1f}", f"{matches.confidence[index]:.3f}")
+        place = f"{x1:.1f}, {y1:.1f}" if matches.found[index] else f"no match ({x1:.1f}, {y1:.1f})"
+        table.add_row(label, f"{x0:.1f}, {y0:.1f}", place, f"{matches.confidence[index]:.3f}")
     STDOUT.print(table)
-
-
-def _draw(src: Path, trg: Path, matches: Matches, out: Path, title: str) -> None:
-    save_figure(draw_matches(read_image(src), read_image(trg), matches, title), out)
 
 
 def _folder(out: str) -> Path:

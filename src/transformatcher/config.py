@@ -62,7 +62,7 @@ class SourceConfig:
     folder: str  # in ``root``
     split: str = "trn"
     share: float = 1.0  # of the pairs of an epoch, in proportion to the other sources'
-    limit: int | None = None  # validation: the first so many pairs
+    limit: int | None = None  # the first so many pairs of the list; validation on coco: so many
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class TrainConfig:
     schedule: Literal["constant", "cosine"] = "constant"
     warmup: int = 0  # steps
     weight_decay: float = 0.0
-    clip: float | None = None  # of the gradient's norm
+    clip: float | None = None  # of the gradient's norm; 0 or nothing: none
     average: float | None = None  # decay of a running average of the weights, which is then what is validated and kept
     batch_norm: Literal["train", "frozen"] = "train"
     regression: float = 1.0  # weight of the squared distance (the paper's loss)
@@ -324,8 +324,8 @@ def _check_run(config: RunConfig, source: str) -> None:
     for key in ("seed", "lr_backbone", "warmup", "weight_decay", "regression", "cross_entropy"):
         need(0 <= getattr(train, key) < math.inf, "train", key, "must not be negative")
     need(train.regression + train.cross_entropy > 0, "train", "regression", "without cross_entropy it must be positive")
-    need(train.clip is None or train.clip > 0, "train", "clip", "must be positive")
-    need(train.average is None or 0 < train.average < 1, "train", "average", "must lie between 0 and 1")
+    need(train.clip is None or train.clip >= 0, "train", "clip", "must not be negative")
+    need(train.average is None or 0 <= train.average < 1, "train", "average", "must lie between 0 and 1")
     need(
         not (train.start and train.backbone_weights), "train", "start", "brings its own backbone: drop backbone_weights"
     )

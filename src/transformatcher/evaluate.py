@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from transformatcher.coords import norm_to_px, rescale_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair
@@ -32,6 +32,7 @@ from transformatcher.metrics import (
     point_errors,
     reference_length,
 )
+from transformatcher.models.flow import drift, reverse
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import ImagePair, Size
 
@@ -56,6 +57,7 @@ class Prediction:
     peak: list[float]  # how sharp the match distribution is at each keypoint
     trg_bbox: list[float] | None
     difficulty: dict[str, int]
+    drift: list[float] = field(default_factory=list)  # how far from itself each keypoint arrives there and back
 
 
 # ---------------------------------------------------------------- pass 1: predictions
@@ -144,9 +146,11 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
     """Predict the keypoints of a few decoded pairs at once."""
     tensors = collate(loaded)
     with torch.inference_mode():
-        flow = model(tensors.src.to(device), tensors.trg.to(device))
-        src_kps = tensors.src_kps_norm.to(device)
-        trg_norm = model.transfer(flow, src_kps).double().cpu().numpy()
+        refined = model.refine(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
+        flow, src_kps = model.readout(refined), tensors.src_kps_norm.to(device)
+        found = model.transfer(flow, src_kps)
+        drifts = drift(model.readout(reverse(refined)), src_kps, found).double().cpu().numpy()
+        trg_norm = found.double().cpu().numpy()
         peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
     for row, item in enumerate(loaded):
         index = np.flatnonzero(item.pair.visible)
@@ -160,6 +164,7 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
             trg_kps=item.trg_kps_px[index].round(4).tolist(),
             pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
             peak=peak[row, index].round(6).tolist(),
+            drift=drifts[row, index].round(6).tolist(),
             trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
             difficulty=dict(item.pair.difficulty),
         )
@@ -249,6 +254,23 @@ def score(
         "per_category": groups(lambda pair: pair.category),
         "difficulty": {factor: groups(partial(_level, factor)) for factor in factors},
     }
+
+
+def judged_points(
+    predictions: Sequence[Prediction], kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Every predicted point of every pair: (sharpness, drift there and back, whether it is right)."""
+    if any(len(prediction.drift) != len(prediction.peak) for prediction in predictions):
+        raise InputError("these predictions do not say how far points drift there and back; run eval again")
+    pairs = [_in_frame(prediction, frame) for prediction in predictions]
+    if any(kind not in pair.lengths for pair in pairs):
+        raise InputError(f"threshold {kind!r}: not every pair has the object box that it needs")
+    right = [correct_points(pair.errors, pair.lengths[kind], alpha) for pair in pairs]
+    return (
+        np.concatenate([prediction.peak for prediction in predictions]),
+        np.concatenate([prediction.drift for prediction in predictions]),
+        np.concatenate(right),
+    )
 
 
 def pair_scores(

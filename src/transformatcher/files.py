@@ -16,6 +16,7 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
         os.replace(new, path)  # noqa: PTH105 (atomic on every system, which rename is not)
     except OSError as error:
+        new.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 

@@ -1,50 +1,188 @@
 """Two photos in, corresponding points out: the façade that most people use."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from matplotlib.figure import Figure
 from PIL import Image
+from torch import Tensor
 
 from transformatcher.checkpoint import SHIPPED, load_checkpoint
+from transformatcher.confidence import Calibration, load_calibration
 from transformatcher.config import ModelConfig, model_config
-from transformatcher.coords import grid_norm, norm_to_cell, norm_to_px, px_to_norm
+from transformatcher.coords import grid_norm, norm_to_px, px_to_norm
 from transformatcher.data.pairs import point_array
 from transformatcher.errors import InputError
 from transformatcher.images import read_image, to_rgb, to_tensor
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.models.backbone import load_backbone_weights
 from transformatcher.models.build import build_matcher
-from transformatcher.models.flow import reverse
+from transformatcher.models.flow import KernelSoftArgmax, drift, reverse
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Matches, Size
+from transformatcher.visualize import draw_matches, save_figure
 
-Photo = str | Path | Image.Image | np.ndarray
-
-
+Photo = str | Path | Image.Image | np.ndarray | Tensor
 PointList = Sequence[Sequence[float | int]] | np.ndarray
+
+NO_MATCH = 0.5  # a match that is more likely wrong than right is none
+
+
+@dataclass(frozen=True)
+class EncodedPhoto:
+    """A photo and its features: the half of the work that can be kept for other pairs."""
+
+    pixels: UInt8[np.ndarray, "_ _ 3"]
+    features: list[Tensor]  # (1, c, h, w) each
+
+    @property
+    def size(self) -> Size:
+        """(h, w) in pixels."""
+        return self.pixels.shape[0], self.pixels.shape[1]
+
+
+@dataclass(frozen=True)
+class MatchedPoints(Matches):
+    """What :meth:`Matcher.match` found; it knows its photos, so it can draw itself and answer for other points."""
+
+    pair: "MatchedPair" = field(kw_only=True, repr=False)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether confidence is a probability; else it is only the sharpness of the match."""
+        return self.pair.calibration is not None
+
+    @property
+    def found(self) -> np.ndarray:
+        """Which points have a match at all: those more likely right than wrong. All, where that cannot be told."""
+        return self.confidence >= NO_MATCH if self.calibrated else np.ones(len(self.confidence), dtype=bool)
+
+    @property
+    def flow_px(self) -> Float[np.ndarray, "h w 2"]:
+        """Where every cell of a grid over the source lands, in pixels of the target."""
+        return self.pair.flow_px
+
+    @property
+    def flow_confidence(self) -> Float[np.ndarray, "h w"]:
+        """Confidence of every cell of the flow."""
+        return self.pair.flow_confidence
+
+    def draw(self, path: str | Path | None = None, title: str = "") -> Figure:
+        """Both photos with the matches between them, coloured by confidence; saved if a path is given."""
+        threshold = NO_MATCH if self.calibrated else None
+        src, trg = self.pair.src.pixels, self.pair.trg.pixels
+        figure = draw_matches(src, trg, self, title, calibrated=self.calibrated, threshold=threshold)
+        if path is not None:
+            save_figure(figure, Path(path))
+        return figure
+
+
+class MatchedPair:
+    """Two photos, matched: ask it for any points.
+
+    Args:
+        src, trg: the photos.
+        model: that matched them.
+        refined: its scores of all candidate matches.
+        calibration: of its confidence, if there is one.
+    """
+
+    def __init__(
+        self,
+        src: EncodedPhoto,
+        trg: EncodedPhoto,
+        model: TransforMatcher,
+        refined: Float[Tensor, "1 hs ws ht wt"],
+        calibration: Calibration | None,
+    ) -> None:
+        self.src, self.trg, self.model, self.refined, self.calibration = src, trg, model, refined, calibration
+        self._forth, self._back = model.readout(refined), model.readout(reverse(refined))
+
+    @torch.inference_mode()
+    def points(self, keypoints: PointList) -> MatchedPoints:
+        """Where points (x, y), in pixels of the source, lie on the target."""
+        points = check_points(keypoints, self.src.size, "source keypoints")
+        src_norm = torch.from_numpy(px_to_norm(points, self.src.size)).float().to(self.refined.device)
+        return self._matches(src_norm, self.model.transfer(self._forth, src_norm[None])[0])
+
+    @torch.inference_mode()
+    def consistent(self) -> MatchedPoints:
+        """The cells of the correlation grid that come back to within one cell of themselves."""
+        grid: Size = (self.refined.shape[1], self.refined.shape[2])
+        src_norm = grid_norm(grid, like=self.refined).flatten(0, 1)
+        trg_norm = bilinear_sample(self._forth.trg_norm, src_norm[None])[0]
+        cell = 2 / (max(grid) - 1)
+        stays = drift(self._back, src_norm[None], trg_norm[None])[0] < cell
+        return self._matches(src_norm[stays], trg_norm[stays])
+
+    @torch.inference_mode()
+    def heat(self, point: Sequence[float | int] | np.ndarray) -> Float[np.ndarray, "h w"]:
+        """The match distribution of one point of the source over a grid on the target; it sums to one."""
+        (x, y) = check_points(np.asarray(point)[None], self.src.size, "source point")[0]
+        norm = torch.from_numpy(px_to_norm(np.array([[x, y]]), self.src.size)).float().to(self.refined.device)
+        assert isinstance(self.model.readout, KernelSoftArgmax)
+        ht, wt = self.refined.shape[3:]
+        scores = bilinear_sample(self.refined.flatten(3), norm[None])  # (1, 1, ht·wt)
+        one = scores.reshape(1, 1, 1, ht, wt).expand(1, 2, 2, ht, wt)  # four cells alike: interpolation changes nothing
+        return self.model.readout.distribution(one)[0, 0, 0].double().cpu().numpy()
+
+    @cached_property
+    def flow_px(self) -> Float[np.ndarray, "h w 2"]:
+        """Where every cell of a grid over the source lands, in pixels of the target."""
+        return norm_to_px(self._forth.trg_norm[0].double().cpu().numpy(), self.trg.size)
+
+    @cached_property
+    def flow_confidence(self) -> Float[np.ndarray, "h w"]:
+        """Confidence of every cell of the flow."""
+        h, w = self._forth.peak.shape[1:]
+        with torch.inference_mode():
+            src_norm = grid_norm((h, w), like=self._forth.peak).flatten(0, 1)
+            matches = self._matches(src_norm, self._forth.trg_norm[0].flatten(0, 1))
+        return matches.confidence.reshape(h, w)
+
+    def _matches(self, src_norm: Float[Tensor, "n 2"], trg_norm: Float[Tensor, "n 2"]) -> MatchedPoints:
+        confidence = bilinear_sample(self._forth.peak[..., None], src_norm[None])[0, :, 0].double().cpu().numpy()
+        if self.calibration is not None:
+            drifts = drift(self._back, src_norm[None], trg_norm[None])[0]
+            confidence = self.calibration(confidence, drifts.double().cpu().numpy())
+        return MatchedPoints(
+            keypoints0=norm_to_px(src_norm.double().cpu().numpy(), self.src.size),
+            keypoints1=norm_to_px(trg_norm.double().cpu().numpy(), self.trg.size),
+            confidence=confidence,
+            pair=self,
+        )
 
 
 class Matcher:
-    """A model with everything around it: reading, resizing, coordinates.
+    """A model with everything around it: reading, resizing, coordinates, confidence.
 
     Args:
         model: with its weights.
         config: the one it was built from.
         device: "auto" takes a GPU where there is one.
+        calibration: of its confidence; without, confidence is the sharpness of a match.
     """
 
-    def __init__(self, model: TransforMatcher, config: ModelConfig, device: str = "auto") -> None:
+    def __init__(
+        self, model: TransforMatcher, config: ModelConfig, device: str = "auto", calibration: Calibration | None = None
+    ) -> None:
         self.device = pick_device(device)
         self.model = model.eval().to(self.device)
         self.config = config
+        self.calibration = calibration
 
     @classmethod
     def from_pretrained(cls, path: str | Path | None = None, device: str = "auto") -> "Matcher":
         """The model that comes with the package, or the checkpoint in a local folder."""
-        return cls(*load_checkpoint(SHIPPED if path is None else Path(path)), device=device)
+        folder = SHIPPED if path is None else Path(path)
+        model, config = load_checkpoint(folder)
+        return cls(model, config, device, load_calibration(folder if folder.is_dir() else folder.parent))
 
     @classmethod
     def raw(cls, backbone: str, weights: str | None, device: str = "auto", *, download: bool = False) -> "Matcher":
@@ -62,41 +200,52 @@ class Matcher:
             load_backbone_weights(model.backbone, weights, download=download)
         return cls(model, config, device)
 
-    @torch.inference_mode()
-    def match(self, src: Photo, trg: Photo, keypoints: PointList | None = None) -> Matches:
+    def match(self, src: Photo, trg: Photo, keypoints: PointList | None = None) -> MatchedPoints:
         """Find points of one photo on another.
 
         Args:
-            src, trg: paths, PIL images or uint8 arrays (grey, RGB or RGBA), of any sizes.
+            src, trg: paths, PIL images, uint8 arrays (h, w), (h, w, 3 or 4) or tensors (3, h, w), of any sizes.
             keypoints: (n, 2) points (x, y) in pixels of ``src``; None for the mutually consistent cells of the grid.
         """
-        src_image, trg_image = _pixels(src), _pixels(trg)
-        src_size, trg_size = src_image.shape[:2], trg_image.shape[:2]
-        tensors = torch.stack([to_tensor(image, self.config.image_size) for image in (src_image, trg_image)])
-        features = self.model.encode(tensors.to(self.device))
-        refined = self.model.refine([f[:1] for f in features], [f[1:] for f in features])
-        flow = self.model.readout(refined)
-        if keypoints is None:
-            src_norm, trg_norm = self._consistent_cells(refined, flow.trg_norm)
-        else:
-            points = check_points(keypoints, src_size, "source keypoints")
-            src_norm = torch.from_numpy(px_to_norm(points, src_size)).float().to(self.device)
-            trg_norm = self.model.transfer(flow, src_norm[None])[0]
-        peak = bilinear_sample(flow.peak[..., None], src_norm[None])[0, :, 0]
-        return Matches(
-            keypoints0=norm_to_px(src_norm.double().cpu().numpy(), src_size),
-            keypoints1=norm_to_px(trg_norm.double().cpu().numpy(), trg_size),
-            confidence=peak.double().cpu().numpy(),
-        )
+        pair = next(self.pairs(src, [trg]))
+        return pair.consistent() if keypoints is None else pair.points(keypoints)
 
-    def _consistent_cells(self, refined: torch.Tensor, flow: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cells of the correlation grid that come back to within one cell of themselves when matched there and back."""
-        grid: Size = (refined.shape[1], refined.shape[2])
-        src_norm = grid_norm(grid, like=refined).flatten(0, 1)
-        trg_norm = bilinear_sample(flow, src_norm[None])[0]
-        back_norm = bilinear_sample(self.model.readout(reverse(refined)).trg_norm, trg_norm[None])[0]
-        drift = (norm_to_cell(back_norm, grid) - norm_to_cell(src_norm, grid)).norm(dim=1)
-        return src_norm[drift < 1], trg_norm[drift < 1]
+    def match_many(
+        self, src: Photo, targets: Iterable[Photo], keypoints: PointList | None = None, batch: int = 4
+    ) -> Iterator[MatchedPoints]:
+        """As :meth:`match`, for many targets; the source's features are computed once, targets ``batch`` at a time."""
+        for pair in self.pairs(src, targets, batch):
+            yield pair.consistent() if keypoints is None else pair.points(keypoints)
+
+    @torch.inference_mode()
+    def encode(self, photos: Sequence[Photo]) -> list[EncodedPhoto]:
+        """Photos → what :meth:`pairs` takes instead of them, to be kept where one photo is matched often."""
+        pixels = [to_pixels(photo) for photo in photos]
+        tensors = torch.stack([to_tensor(image, self.config.image_size) for image in pixels])
+        features = self.model.encode(tensors.to(self.device))
+        return [EncodedPhoto(image, [f[i : i + 1] for f in features]) for i, image in enumerate(pixels)]
+
+    def pairs(
+        self, src: Photo | EncodedPhoto, targets: Iterable[Photo | EncodedPhoto], batch: int = 4
+    ) -> Iterator[MatchedPair]:
+        """The source matched with each target, to be asked for any points."""
+        remaining = iter(targets)
+        while chunk := list(islice(remaining, batch)):
+            fresh = [photo for photo in ([src] if not isinstance(src, EncodedPhoto) else []) + chunk
+                     if not isinstance(photo, EncodedPhoto)]  # fmt: skip
+            encoded = iter(self.encode(fresh) if fresh else [])
+            src = src if isinstance(src, EncodedPhoto) else next(encoded)
+            photos = [photo if isinstance(photo, EncodedPhoto) else next(encoded) for photo in chunk]
+            yield from self._match_encoded(src, photos)
+
+    @torch.inference_mode()
+    def _match_encoded(self, src: EncodedPhoto, targets: Sequence[EncodedPhoto]) -> list[MatchedPair]:
+        src_features = [f.expand(len(targets), -1, -1, -1) for f in src.features]
+        trg_features = [torch.cat(layer) for layer in zip(*(photo.features for photo in targets), strict=True)]
+        refined = self.model.refine(src_features, trg_features)
+        return [
+            MatchedPair(src, trg, self.model, refined[i : i + 1], self.calibration) for i, trg in enumerate(targets)
+        ]
 
 
 def pick_device(name: str) -> torch.device:
@@ -121,12 +270,21 @@ def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, 
     return array
 
 
-def _pixels(photo: Photo) -> UInt8[np.ndarray, "h w 3"]:
+def to_pixels(photo: Photo) -> UInt8[np.ndarray, "_ _ 3"]:
+    """Any photo that a user may bring → RGB pixels."""
     if isinstance(photo, Image.Image):
         return np.array(to_rgb(photo))
+    if isinstance(photo, Tensor):
+        if photo.dim() != 3 or photo.shape[0] not in (1, 3):
+            raise InputError(f"image tensor: expected 3 × h × w (or 1 × h × w), got {tuple(photo.shape)}")
+        if photo.is_floating_point():
+            if not (photo.min() >= 0 and photo.max() <= 1):
+                raise InputError("image tensor: floating-point values must lie in [0, 1], before any normalisation")
+            photo = (photo * 255).round()
+        return to_pixels(photo.to(torch.uint8).permute(1, 2, 0).cpu().numpy())
     if isinstance(photo, np.ndarray):
         channels = photo.shape[2] if photo.ndim == 3 else 1
         if photo.dtype != np.uint8 or photo.ndim not in (2, 3) or channels not in (1, 3, 4):
             raise InputError(f"image array: expected uint8 of h × w, h × w × 3 or 4, got {photo.dtype} {photo.shape}")
-        return np.array(to_rgb(Image.fromarray(photo.squeeze())))
+        return np.array(to_rgb(Image.fromarray(photo[..., 0] if channels == 1 and photo.ndim == 3 else photo)))
     return read_image(Path(photo))

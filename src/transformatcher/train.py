@@ -215,6 +215,11 @@ class Trainer:
             return ImageStore(images, canvas, self.device, keep, data.threads, track)
 
         pairs = TrainingPairs(self.sources, self.config.train.seed, data.pairs_per_epoch)
+        if len(pairs) < self.config.train.batch:
+            raise InputError(
+                f"an epoch of {len(pairs)} pairs does not fill one batch of {self.config.train.batch}: "
+                "lower train.batch, or set data.pairs_per_epoch"
+            )
         augmentation = Augmentation(data.colour, data.crop, data.focus, data.flip)
         store = open_store(self.sources, make)
         batch = self.config.train.batch
@@ -551,10 +556,13 @@ def training_source(item: SourceConfig, data: DataConfig, seed: int) -> Source:
     """A line of the config → pairs."""
     root = Path(data.root) / item.folder
     if item.benchmark != "coco":
-        return Source(load_benchmark(item.benchmark, root, item.split), item.share)
+        return Source(load_benchmark(item.benchmark, root, item.split)[: item.limit], item.share)
     objects = load_coco_objects(*find_coco(root, find_split(item.split)))
+    large = [thing for thing in objects if _side(thing) >= data.min_object]
+    if objects and not large:
+        raise InputError(f"{root}: none of {len(objects)} objects is as large as data.min_object = {data.min_object:g}")
     pairs = CocoPairs(
-        [thing for thing in objects if _side(thing) >= data.min_object],
+        large,
         seed=seed,
         min_shared=data.min_shared,
         min_overlap=data.min_overlap,

@@ -400,6 +400,34 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
     return figure
 
 
+def plot_confidence(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]], title: str = ""
+) -> Figure:
+    """Whether confidence keeps its promises, and how well it tells right from wrong.
+
+    Args:
+        curves: for each set of matches, (promised, kept) of its reliability and (false alarms, hits) of its ROC.
+        title: a line above.
+    """
+    figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    colours = [mpl.colormaps[COLOURS](x) for x in np.linspace(0, 0.85, max(len(curves), 1))]
+    for (name, (promised, kept, false_alarms, hits)), colour in zip(curves.items(), colours, strict=True):
+        left.plot(promised, kept, color=colour, marker="o", label=name)
+        right.plot(false_alarms, hits, color=colour, label=name)
+    left.set(xlabel="confidence", ylabel="share of matches that are right", title="reliability")
+    right.set(xlabel="wrong matches kept", ylabel="right matches kept", title="is this match right?")
+    for axis in (left, right):
+        axis.plot([0, 1], [0, 1], color="grey", linestyle=":", zorder=0)
+        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axis.grid(alpha=0.3)
+    if curves:
+        right.legend(fontsize=8, loc="lower right")
+    if title:
+        figure.suptitle(title, fontsize=9)
+    return figure
+
+
 def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "") -> Figure:
     """PCK against α with its 95 % interval for each threshold kind; beside it, the categories at one kind and α."""
     figure = Figure(figsize=(11, 4.2), dpi=110, layout="constrained")

@@ -62,6 +62,11 @@ def test_room_on_the_host_is_half_of_what_is_free(monkeypatch: pytest.MonkeyPatc
     assert choose_place(11, (10, 10), CPU) == "disk"
 
 
+def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(os, "sysconf")
+    assert choose_place(10**6, (1000, 1000), CPU) == "host"
+
+
 def test_the_device_comes_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (6000, 9999))
     assert choose_place(10, (10, 10), torch.device("cuda")) == "device"

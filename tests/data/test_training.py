@@ -252,11 +252,6 @@ class TestBatches:
         batches = make_batches([Source([long]), Source([replace(short, **cut)])], batch=1)
         assert [batch.src_kps_norm.shape for batch in batches.stream(0, 0, 1)] == [(1, 5, 2)] * 2
 
-    def test_fewer_pairs_than_a_batch_are_one(self):
-        batches = make_batches([Source(ramp_pairs(3))], batch=5)
-        assert len(batches) == 1
-        assert next(batches.stream(0, 0, 1)).src.shape[0] == 3
-
     def test_every_image_is_opened_once(self):
         first, second = ramp_pairs(2)
         seen: list[object] = []

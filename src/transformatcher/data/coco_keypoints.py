@@ -156,6 +156,8 @@ class _Kind:
         self.visible = np.stack([objects[i].visible for i in indices]).astype(np.float32)
         swap = mirrored_names(objects[indices[0]].kp_names)
         self.mirrored = np.where(swap >= 0, self.visible[:, swap], 0)
+        if (swap == np.arange(len(swap))).all():  # names without sides do not say what a mirror does to them
+            self.mirrored = np.zeros_like(self.visible)
         self.images = np.array([str(objects[i].image) for i in indices])
         self.sources = np.empty(0, dtype=int)
         self.min_shared, self.min_overlap = 1, 0.0

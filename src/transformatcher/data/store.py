@@ -75,4 +75,12 @@ def choose_place(n_images: int, canvas: Size, device: torch.device) -> Keep:
     size = n_images * 3 * canvas[0] * canvas[1]
     if device.type == "cuda" and size <= torch.cuda.mem_get_info(device)[0] / 2:
         return "device"
-    return "host" if size <= os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 else "disk"
+    return "host" if size <= _free_memory() / 2 else "disk"
+
+
+def _free_memory() -> float:
+    """Bytes, or infinity on systems that do not tell."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")

@@ -216,7 +216,7 @@ class Draws(Dataset[list[Sample]]):
 
     def __len__(self) -> int:
         """Batches in an epoch; a rest that fills none is left out."""
-        return max(len(self.pairs) // self.batch, 1)
+        return len(self.pairs) // self.batch
 
     def __getitem__(self, place: tuple[int, int]) -> list[Sample]:
         """The samples of a batch."""

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.coords import grid_norm
+from transformatcher.keypoints import bilinear_sample
 from transformatcher.models import fast
 from transformatcher.models.resize4d import resize4d
 from transformatcher.schema import Flow
@@ -80,6 +81,11 @@ class KernelSoftArgmax(nn.Module):
         hs, ws, ht, wt = (self.upsample * n for n in refined.shape[1:])
         scores = resize4d(refined, (hs, ws), (ht, wt))
         return match_distribution(scores, sigma=self.sigma, temperature=self.temperature, gaussian=self.gaussian)
+
+
+def drift(back: Flow, src_norm: Float[Tensor, "b n 2"], trg_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n"]:
+    """How far from itself a point arrives, in [-1, 1]², when its match is carried ``back`` to the source."""
+    return (bilinear_sample(back.trg_norm, trg_norm) - src_norm).norm(dim=-1)
 
 
 def reverse(corr: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b ht wt hs ws"]:

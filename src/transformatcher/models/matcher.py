@@ -46,10 +46,14 @@ class TransforMatcher(nn.Module):
 
     def forward(self, src: Float[Tensor, "b 3 h w"], trg: Float[Tensor, "b 3 h2 w2"]) -> Flow:
         """Normalised images of both sides → the dense flow from source to target."""
+        return self.match(*self.encode_pair(src, trg))
+
+    def encode_pair(self, src: Float[Tensor, "b 3 h w"], trg: Float[Tensor, "b 3 h2 w2"]) -> tuple[Features, Features]:
+        """Images of both sides → features of both sides."""
         if src.shape != trg.shape:
-            return self.match(self.encode(src), self.encode(trg))
+            return self.encode(src), self.encode(trg)
         features = self.encode(torch.cat([src, trg]))  # one larger batch keeps the hardware busier than two
-        return self.match([f[: len(src)] for f in features], [f[len(src) :] for f in features])
+        return [f[: len(src)] for f in features], [f[len(src) :] for f in features]
 
     def encode(self, images: Float[Tensor, "b 3 h w"]) -> Features:
         """Images → features: the half of the work that depends on one image alone, so callers may keep it."""
