@@ -62,6 +62,7 @@ class SourceConfig:
     folder: str  # in ``root``
     split: str = "trn"
     share: float = 1.0  # of the pairs of an epoch, in proportion to the other sources'
+    with_itself: bool = False  # coco, training: each object with itself, by random points, through two crops
     limit: int | None = None  # the first so many pairs of the list; validation on coco: so many
 
 

@@ -31,7 +31,13 @@ from transformatcher import __version__
 from transformatcher.checkpoint import load_checkpoint, save_checkpoint
 from transformatcher.config import DataConfig, RunConfig, SourceConfig, TrainConfig, to_plain
 from transformatcher.data.benchmarks import load_benchmark
-from transformatcher.data.coco_keypoints import AnnotatedObject, CocoPairs, find_coco, load_coco_objects
+from transformatcher.data.coco_keypoints import (
+    AnnotatedObject,
+    CocoPairs,
+    SelfPairs,
+    find_coco,
+    load_coco_objects,
+)
 from transformatcher.data.pairs import LoadedPair, find_split, load_pair
 from transformatcher.data.store import ImageStore, choose_place
 from transformatcher.data.training import Augmentation, Batches, Draws, Source, TrainingPairs, open_store
@@ -561,6 +567,8 @@ def training_source(item: SourceConfig, data: DataConfig, seed: int) -> Source:
     large = [thing for thing in objects if _side(thing) >= data.min_object]
     if objects and not large:
         raise InputError(f"{root}: none of {len(objects)} objects is as large as data.min_object = {data.min_object:g}")
+    if item.with_itself:
+        return Source(SelfPairs(large, seed=seed), item.share)
     pairs = CocoPairs(
         large,
         seed=seed,

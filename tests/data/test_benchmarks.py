@@ -1,6 +1,7 @@
 """Loaders: what they read, and what they say of what they cannot read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.coco_keypoints import (
     AnnotatedObject,
     CocoPairs,
+    SelfPairs,
     find_coco,
     load_coco_objects,
     mirror_object,
@@ -278,6 +280,26 @@ def sided(number: int, flags: str) -> AnnotatedObject:
     kps = np.arange(8.0).reshape(4, 2) + 10 * number
     visible = np.array([flag == "1" for flag in flags])
     return AnnotatedObject(str(number), Path(f"{number}.jpg"), (60, 80), "cat", kps, visible, None, SIDED)
+
+
+class TestSelfPairs:
+    def test_points_anywhere_on_the_object_and_the_same_on_both_sides(self, coco_root: Path):
+        objects = load_coco_objects(*find_coco(coco_root, "trn"))
+        pairs = SelfPairs(objects, seed=1, n_points=30)
+        for index in range(10):
+            pair = pairs[index]
+            assert pair.src_image == pair.trg_image
+            np.testing.assert_array_equal(pair.src_kps_px, pair.trg_kps_px)
+            low, high = np.split(pair.src_bbox_px, 2)
+            assert ((pair.src_kps_px >= low) & (pair.src_kps_px <= high)).all()
+            assert pair.visible.all()
+        np.testing.assert_array_equal(pairs[3].src_kps_px, SelfPairs(objects, seed=1, n_points=30)[3].src_kps_px)
+        assert not np.array_equal(pairs[3].src_kps_px, pairs[4].src_kps_px)
+
+    def test_without_boxes(self, coco_root: Path):
+        objects = [replace(item, bbox_px=None) for item in load_coco_objects(*find_coco(coco_root, "trn"))]
+        with pytest.raises(InputError, match="none of the 4 annotated objects has a box"):
+            SelfPairs(objects)
 
 
 class TestPoses:

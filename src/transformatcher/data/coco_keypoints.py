@@ -148,6 +148,40 @@ class CocoPairs:
         return pair_of(src, mirror_object(trg) if mirrored else trg, trg_flip=mirrored)
 
 
+class SelfPairs:
+    """Each object paired with itself, by points anywhere on it: what a matcher must know of places without a name.
+
+    Random crops and colours make the two sides differ (see :mod:`transformatcher.data.training`). The i-th pair is
+    always the same for the same seed.
+
+    Args:
+        objects: from :func:`load_coco_objects`; those without a box are left out.
+        seed: of the sequence.
+        n_points: drawn uniformly in the object's box.
+    """
+
+    def __init__(self, objects: list[AnnotatedObject], *, seed: int = 0, n_points: int = 16) -> None:
+        self.objects = [item for item in objects if item.bbox_px is not None]
+        self.seed = seed
+        self.n_points = n_points
+        if not self.objects:
+            raise InputError(f"none of the {len(objects)} annotated objects has a box to draw points in")
+        self.images = sorted({item.image for item in self.objects})
+
+    def __getitem__(self, index: int) -> ImagePair:
+        """The ``index``-th pair of the endless sequence."""
+        rng = np.random.default_rng((self.seed, index))
+        item = self.objects[int(rng.integers(len(self.objects)))]
+        assert item.bbox_px is not None
+        low, high = np.split(item.bbox_px, 2)
+        if item.image_size is not None:  # boxes may reach beyond their image
+            high = np.minimum(high, item.image_size[::-1])
+        points = rng.uniform(np.maximum(low, 0), high, (self.n_points, 2))
+        everywhere = np.ones(self.n_points, dtype=bool)
+        anonymous = replace(item, kps_px=points, visible=everywhere, kp_names=())
+        return pair_of(anonymous, anonymous)
+
+
 class _Kind:
     """The objects of one category that count the same keypoints."""
 

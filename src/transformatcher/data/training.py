@@ -23,7 +23,7 @@ from transformatcher.data.augment import (
     normalise,
     sample_windows,
 )
-from transformatcher.data.coco_keypoints import CocoPairs
+from transformatcher.data.coco_keypoints import CocoPairs, SelfPairs
 from transformatcher.data.store import ImageStore
 from transformatcher.schema import ImagePair, ImageSource, PairBatch, Size
 
@@ -44,17 +44,19 @@ class Augmentation:
 class Source:
     """A list of pairs, or an endless sequence of them."""
 
-    pairs: Sequence[ImagePair] | CocoPairs
+    pairs: Sequence[ImagePair] | CocoPairs | SelfPairs
     share: float = 1.0
 
     def images(self) -> list[tuple[ImageSource, bool]]:
         """Every image, with whether its EXIF tag counts."""
-        if isinstance(self.pairs, CocoPairs):
+        if isinstance(self.pairs, CocoPairs | SelfPairs):
             return [(path, True) for path in self.pairs.images]
         return [(image, pair.orient) for pair in self.pairs for image in (pair.src_image, pair.trg_image)]
 
     def most_keypoints(self) -> int:
         """Of any pair."""
+        if isinstance(self.pairs, SelfPairs):
+            return self.pairs.n_points
         items = self.pairs.objects if isinstance(self.pairs, CocoPairs) else self.pairs
         return max(len(item.visible) for item in items)
 
@@ -72,7 +74,7 @@ class TrainingPairs:
         self.sources = sources
         self.seed = seed
         shares = np.array([source.share for source in sources])
-        n = pairs_per_epoch or sum(len(s.pairs) for s in sources if not isinstance(s.pairs, CocoPairs))
+        n = pairs_per_epoch or sum(len(s.pairs) for s in sources if not isinstance(s.pairs, CocoPairs | SelfPairs))
         cuts = np.round(np.cumsum(shares / shares.sum()) * n).astype(int)
         self.counts = np.diff(cuts, prepend=0).tolist()
 
@@ -85,7 +87,7 @@ class TrainingPairs:
         places = []
         for number, (source, count) in enumerate(zip(self.sources, self.counts, strict=True)):
             indices = list(range(epoch * count, epoch * count + count))
-            if not isinstance(source.pairs, CocoPairs):
+            if not isinstance(source.pairs, CocoPairs | SelfPairs):
                 indices = [self._shuffled(number, place, len(source.pairs)) for place in indices]
             places += [(number, index) for index in indices]
         rng = np.random.default_rng((self.seed, epoch))
