@@ -44,6 +44,7 @@ class ModelConfig:
     depth: int = 6
     ffn_ratio: int = 4
     raw_gain: float = 0.0  # the refined map starts as this times the mean raw correlation; 0: without, as in the paper
+    block_gain: float = 1.0  # and this times what the blocks say is added
 
     upsample: int = 2
     gaussian: Literal["logits", "probabilities", "none"] = "logits"
@@ -121,6 +122,9 @@ class RunConfig:
     data: DataConfig
     train: TrainConfig
 
+
+# Settings that say how a trained model is read out: they may be changed without training again.
+READ_OUT = ("block_gain", "upsample", "gaussian", "sigma", "temperature", "sampler", "sampler_threshold")
 
 VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
     "paper": {},
@@ -294,7 +298,9 @@ def _check_ranges(config: ModelConfig, source: str) -> None:
     for key in ("dim", "heads", "head_dim", "ffn_ratio", "upsample"):
         need(getattr(config, key) >= 1, key, "must be at least 1")
     need(config.depth >= 0, "depth", "must not be negative")
-    need(0 <= config.raw_gain < math.inf, "raw_gain", "must not be negative")
+    for key in ("raw_gain", "block_gain"):
+        need(0 <= getattr(config, key) < math.inf, key, "must not be negative")
+    need(config.raw_gain + config.block_gain > 0, "block_gain", "without raw_gain nothing would be left")
     for key in ("sigma", "temperature", "rotary_base", "sampler_threshold", "sampler_threshold_train"):
         need(0 < getattr(config, key) < math.inf, key, "must be positive and finite")
 

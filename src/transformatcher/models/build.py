@@ -33,7 +33,7 @@ def build_refiner(config: ModelConfig, layers: int) -> nn.Module:
     if config.matcher == "none":
         return MeanCorrelation()
     return MatchToMatch(
-        layers, config.dim, config.depth, config.ffn_ratio, partial(_attention, config), config.raw_gain
+        layers, config.dim, config.depth, config.ffn_ratio, partial(_attention, config), config.raw_gain, config.block_gain
     )
 
 

@@ -25,6 +25,7 @@ class MatchToMatch(nn.Module):
         make_attention: called once for each block; returns a module ``(x, grid) → x`` for tokens ``(b, t, dim)``.
         raw_gain: DEVIATION: if positive, the refined map is a sum of what the blocks say, zero at first, and a weighted
             mean of the raw correlations times this. So learning begins from a matcher that works.
+        block_gain: weight of what the blocks say in the refined map.
     """
 
     def __init__(
@@ -35,12 +36,13 @@ class MatchToMatch(nn.Module):
         ffn_ratio: int = 4,
         make_attention: Callable[[int], nn.Module] = PaperAttention,
         raw_gain: float = 0.0,
+        block_gain: float = 1.0,
     ) -> None:
         super().__init__()
         self.embed = nn.Linear(layers, dim)
         self.blocks = nn.ModuleList(Block(make_attention(dim), dim, ffn_ratio) for _ in range(depth))
         self.score = nn.Linear(dim, 1)
-        self.raw_gain = raw_gain
+        self.raw_gain, self.block_gain = raw_gain, block_gain
         if raw_gain:
             self.mix = nn.Parameter(torch.full((layers,), 1 / layers))
             nn.init.zeros_(self.score.weight)
@@ -58,7 +60,7 @@ class MatchToMatch(nn.Module):
         """The refined map; its values are logits of any sign."""
         if corr.shape[1] != self.embed.in_features:
             raise InputError(f"matcher built for {self.embed.in_features} correlation layers, got {corr.shape[1]}")
-        refined = self._refine(corr)
+        refined = self.block_gain * self._refine(corr)
         if self.raw_gain:
             refined = refined + self.raw_gain * torch.einsum("l,blhwij->bhwij", self.mix, corr.to(self.mix.dtype))
         return refined
