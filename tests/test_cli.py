@@ -5,13 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from conftest import write_image
+from PIL import Image
 from safetensors.torch import save_file
 
 from transformatcher.checkpoint import save_checkpoint
 from transformatcher.cli import BACKBONES, BENCHMARKS, main
 from transformatcher.config import BackboneName, model_config
 from transformatcher.data.benchmarks import BENCHMARKS as REAL_BENCHMARKS
+from transformatcher.data.coco_keypoints import load_coco_objects
+from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.models.backbone import ResNetFeatures
 from transformatcher.models.build import build_matcher
 
@@ -99,7 +104,7 @@ class TestBadInput:
             (["--root", "nowhere"], "nowhere: no such folder"),
             (["--weights", "nowhere"], "nowhere: no such checkpoint"),
             (["--matcher", "none"], "--matcher none needs --backbone-weights"),
-            (["--set", "depth=3"], "go with --matcher none"),
+            (["--set", "depth=3"], "whose read-out alone can be changed: unknown key 'depth'"),
             (["--backbone-weights", "x.safetensors"], "go with --matcher none"),
             (["RAW", "--split", "tst"], "split 'tst' is none of trn, val, test"),
             (["RAW", "--split", "trn"], "trn.txt: no such list of pairs"),
@@ -201,6 +206,110 @@ class TestMatch:
         assert run("demo", "--out", tmp_path) == 0
         assert "6 points of cat_a.jpg on cat_b.jpg" in capsys.readouterr().out
         assert sorted(path.name for path in tmp_path.iterdir()) == ["cat_a-cat_b.png", "cat_a-cat_c.png"]
+
+
+class TestWarp:
+    def test_pictures(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        image = spair_root / "JPEGImages" / "cat" / "a.jpg"
+        arguments = ["--keypoints", "10,10;70,12;40,50;15,35", "--out", tmp_path / "new"]
+        assert run("warp", image, image, *arguments, *raw) == 0
+        assert "a.jpg bent onto a.jpg through 4 matches" in capsys.readouterr().out
+        assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+            "morph.gif", "side-by-side.png", "warped.png",
+        ]  # fmt: skip
+        with Image.open(tmp_path / "new" / "warped.png") as warped:
+            assert (warped.mode, warped.size) == ("RGBA", (80, 60))
+            assert 0 < np.asarray(warped)[..., 3].mean() <= 255
+
+    def test_through_all_confident_matches(self, tmp_path: Path, raw, capsys):
+        photo = synthetic_pair(3, size=(120, 200))[0].src_image
+        assert isinstance(photo, np.ndarray)
+        Image.fromarray(photo).save(tmp_path / "photo.png")
+        finer = [*raw, "--set", "image_size=[128, 128]", "--set", "stages=[2]", "--set", "temperature=0.002"]
+        assert run("warp", *[tmp_path / "photo.png"] * 2, "--out", tmp_path / "out", *finer) == 0
+        assert "photo.png bent onto photo.png through" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--keypoints", "10,20;30,40"], "2 of 2 keypoints of"),
+            (["--keypoints", "10,20;30,40"], "a warp takes 3 or more"),
+            (["--keypoints", "10,10;10,10;10,10"], "distinct matches; it takes 3 or more"),
+            (["--keypoints", "nowhere.json"], "nowhere.json: no such file"),
+            (["--out", ""], "--out is empty"),
+        ],
+    )
+    def test_mistakes(self, spair_root: Path, tmp_path: Path, raw, capsys, options, message):
+        images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]
+        assert run("warp", *images, "--out", tmp_path / "out", *options, *raw) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+class TestPropagate:
+    @pytest.fixture
+    def photos(self, tmp_path: Path) -> Path:
+        for seed, name in enumerate(("x.jpg", "y.png")):
+            write_image(tmp_path / "photos" / name, seed=seed)
+        return tmp_path / "photos"
+
+    def test_writes_a_file_that_reads_again(self, coco_root: Path, photos: Path, tmp_path: Path, raw, capsys):
+        out = tmp_path / "out.json"
+        arguments = [coco_root / "annotations.json", photos, "--out", out, *raw]
+        assert run("propagate", *arguments, "--category", "dog", "--batch", 1) == 0
+        assert f"4 keypoints on 2 images\nannotations: {out}" in capsys.readouterr().out
+        objects = load_coco_objects(out, photos)
+        assert [(item.category, item.image) for item in objects] == [("dog", photos / n) for n in ("x.jpg", "y.png")]
+        assert run("propagate", *arguments) == 2
+        assert "out.json: is there already" in capsys.readouterr().err
+        assert run("propagate", *arguments, "--overwrite", "--json") == 0
+        summary = json.loads(capsys.readouterr().out)
+        assert summary == {
+            "out": str(out), "images": 2, "annotations": 4, "keypoints": 12, "no_match": 0, "failed": {},
+        }  # fmt: skip
+
+    def test_a_bad_image_makes_exit_code_1(self, coco_root: Path, photos: Path, tmp_path: Path, raw, capsys):
+        (photos / "bad.jpg").write_bytes(b"garbage")
+        assert run("propagate", coco_root / "annotations.json", photos, "--out", tmp_path / "out.json", *raw) == 1
+        captured = capsys.readouterr()
+        assert "12 keypoints on 2 images" in captured.out
+        assert "bad.jpg: not an image that can be decoded" in captured.err
+        assert len(json.loads((tmp_path / "out.json").read_text())["info"]["failed"]) == 1
+
+    def test_an_interruption_says_how_to_go_on(
+        self, coco_root: Path, photos: Path, tmp_path: Path, raw, capsys, monkeypatch: pytest.MonkeyPatch
+    ):
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("transformatcher.propagate.to_record", interrupted)
+        assert run("propagate", coco_root / "annotations.json", photos, "--out", tmp_path / "out.json", *raw) == 130
+        assert "the same command (without --overwrite) goes on where it stopped" in capsys.readouterr().err
+        monkeypatch.undo()
+        assert run("propagate", coco_root / "annotations.json", photos, "--out", tmp_path / "out.json", *raw) == 0
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--out", "out.txt"], "its name ends in .json"),
+            (["--out", ""], "--out is empty"),
+            (["--category", "horse"], "no category is called 'horse'; it has cat, dog"),
+            (["--threshold", "0.3"], "confidence is not calibrated"),
+            (["--images-root", "nowhere"], "no such file"),
+            (["--device", "tpu9"], "choose auto, cpu or cuda"),
+        ],
+    )
+    def test_mistakes(self, coco_root: Path, photos: Path, tmp_path: Path, raw, capsys, options, message):
+        arguments = [coco_root / "annotations.json", photos, "--out", tmp_path / "out.json", *options]
+        assert run("propagate", *arguments, *raw) == 2
+        assert message in capsys.readouterr().err
+        assert not list(tmp_path.glob("out.*"))
+
+    def test_inputs_that_are_not_there(self, coco_root: Path, photos: Path, tmp_path: Path, raw, capsys):
+        assert run("propagate", tmp_path / "gone.json", photos, "--out", tmp_path / "out.json", *raw) == 2
+        assert "gone.json: no such file" in capsys.readouterr().err
+        assert run("propagate", coco_root / "annotations.json", "gone", "--out", tmp_path / "out.json", *raw) == 2
+        assert "gone: no such image or folder" in capsys.readouterr().err
 
 
 def test_names_that_the_parser_repeats_are_the_real_ones():

@@ -163,6 +163,15 @@ class TestResult:
         assert not found.found.any()
         assert found.confidence[0] < 1e-6
 
+    def test_sure_is_the_sharper_half_or_what_is_found(self, matcher: Matcher, photo: np.ndarray):
+        sharp = matcher.match(photo, photo)
+        n = len(sharp.confidence)
+        assert n / 2 <= sharp.sure.sum() <= n / 2 + 1
+        assert sharp.confidence[sharp.sure].min() >= sharp.confidence[~sharp.sure].max()
+        certain = Matcher(matcher.model, matcher.config, "cpu", Calibration(50.0, 0.0, 0.0))
+        matcher.model.backbone.train()
+        assert certain.match(photo, photo).sure.all()
+
     def test_it_draws_itself(self, matcher: Matcher, photo: np.ndarray, tmp_path: Path):
         matcher.match(photo, photo, [[50.0, 30.0]]).draw(tmp_path / "picture.png")
         with Image.open(tmp_path / "picture.png") as picture:

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from transformatcher.errors import InputError
-from transformatcher.warp import blend, morph, save_animation, thin_plate_spline, thin_plate_warp
+from transformatcher.warp import blend, morph, save_animation, save_warped, thin_plate_spline, thin_plate_warp
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 SMOOTH_MATRIX = np.array([[0.8, 0.3], [-0.2, 1.1]])
@@ -157,6 +157,18 @@ def test_blend_and_morph():
     frames = morph(warped, mask, trg, steps=5)
     assert [int(frame[0, 4, 0]) for frame in frames] == [40, 69, 140, 211, 240]
     assert all((frame[:, :3] == 40).all() for frame in frames)
+
+
+def test_the_bare_image_is_transparent_where_there_is_none(tmp_path: Path):
+    warped, mask = photo(8, 12), np.zeros((8, 12), dtype=bool)
+    mask[2:, 3:] = True
+    save_warped(tmp_path / "new" / "warped.png", warped, mask)
+    with Image.open(tmp_path / "new" / "warped.png") as image:
+        pixels = np.asarray(image)
+    assert np.array_equal(pixels[..., :3], warped)
+    assert np.array_equal(pixels[..., 3], np.where(mask, 255, 0))
+    with pytest.raises(InputError, match=r"ends in \.png or \.webp"):
+        save_warped(tmp_path / "warped.jpg", warped, mask)
 
 
 def test_the_animation_plays_forth_and_back(tmp_path: Path):

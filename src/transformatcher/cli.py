@@ -26,7 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"transformatcher {args.command}: out of memory; choose a smaller --batch or image_size", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        hint = {"eval": "; the same command goes on where it stopped", "train": "; --resume goes on where it stopped"}
+        hint = {
+            "eval": "; the same command goes on where it stopped",
+            "propagate": "; the same command (without --overwrite) goes on where it stopped",
+            "train": "; --resume goes on where it stopped",
+        }
         print("\ninterrupted" + hint.get(args.command, ""), file=sys.stderr)
         return 130
 
@@ -47,6 +51,51 @@ def _parser() -> argparse.ArgumentParser:
     match.add_argument("--out", metavar="PICTURE", help="draw the matches into this file (.png, .jpg, .pdf, .svg)")
     _model_arguments(match)
     match.set_defaults(run=_lazy("match"))
+
+    warp = commands.add_parser("warp", help="bend one photo onto another, as pictures and an animation")
+    warp.add_argument("src", metavar="SOURCE")
+    warp.add_argument("trg", metavar="TARGET")
+    warp.add_argument(
+        "--keypoints",
+        metavar="POINTS",
+        help="bend through the matches of these: 'x,y;x,y' or a JSON file; without, through all confident ones",
+    )
+    warp.add_argument(
+        "--out",
+        default="out/warp",
+        metavar="DIR",
+        help="side-by-side.png, warped.png (in the target's frame) and morph.gif go here (%(default)s)",
+    )
+    _model_arguments(warp)
+    warp.set_defaults(run=_lazy("warp"))
+
+    propagate = commands.add_parser(
+        "propagate",
+        help="carry the keypoints of a few annotated photos over to a folder of others",
+        description="Carry the keypoints of a few annotated photos over to others. The same command goes on where it "
+        "was stopped. Exit code 1 if some image could not be read; the others are done all the same.",
+    )
+    propagate.add_argument("annotations", metavar="ANNOTATIONS.json", help="a COCO-keypoint file")
+    propagate.add_argument("images", nargs="+", metavar="IMAGES", help="folders or files; annotated ones are left out")
+    propagate.add_argument("--out", required=True, metavar="OUT.json", help="the COCO-keypoint file to write")
+    propagate.add_argument(
+        "--images-root",
+        metavar="DIR",
+        help="the folder of the annotated photos (images/ beside ANNOTATIONS.json, or its own folder)",
+    )
+    propagate.add_argument("--category", metavar="NAME", help="carry over this category only")
+    propagate.add_argument(
+        "--threshold",
+        type=float,
+        metavar="P",
+        help="keypoints with less confidence are left out (0.5 with a calibrated model; others leave out none)",
+    )
+    propagate.add_argument("--overwrite", action="store_true", help="begin anew, and replace OUT.json")
+    propagate.add_argument("--batch", type=_count, default=4, metavar="N", help="images at a time (%(default)s)")
+    propagate.add_argument("--threads", type=_count, metavar="N", help="threads that compute, and that decode")
+    propagate.add_argument("--json", action="store_true", help="print a summary as JSON")
+    _model_arguments(propagate)
+    propagate.set_defaults(run=_lazy("propagate"))
 
     demo = commands.add_parser("demo", help="match the example photos that come with the package")
     demo.add_argument("--out", default="out/demo", metavar="DIR", help="where the pictures go (%(default)s)")
@@ -105,6 +154,28 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="print the rows as JSON")
     bench.add_argument("--plot", metavar="PICTURE", help="draw time and memory against the number of matches")
     bench.set_defaults(run=_lazy("bench"))
+
+    serve = commands.add_parser(
+        "serve", help="a page in the browser: point at one photo, correct and export the others"
+    )
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="whom to listen to; other machines, too, with 0.0.0.0 (%(default)s)"
+    )
+    serve.add_argument("--port", type=_whole, default=8000, help="0 takes a free one (%(default)s)")
+    serve.add_argument("--no-browser", action="store_true", help="only print the address")
+    serve.add_argument("--max-upload-mb", type=_count, default=20, metavar="MB", help="largest file (%(default)s)")
+    serve.add_argument(
+        "--max-pixels", type=_count, default=50_000_000, metavar="N", help="largest photo, width × height (%(default)s)"
+    )
+    serve.add_argument(
+        "--max-sessions",
+        type=_count,
+        default=4,
+        metavar="N",
+        help="open pages whose photos are kept; the least recently used goes first (%(default)s)",
+    )
+    _model_arguments(serve)
+    serve.set_defaults(run=_lazy("serve"))
 
     data = commands.add_parser("data", help="look after benchmark folders")
     tools = data.add_subparsers(dest="tool", required=True, metavar="TOOL")

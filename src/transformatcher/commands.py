@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import track as rich_track
@@ -64,10 +65,12 @@ from transformatcher.models.backbone import backbone_of, load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import NO_MATCH, MatchedPoints, Matcher, pick_device
+from transformatcher.propagate import propagate as propagate_keypoints
 from transformatcher.tensors import hash_tensors
 from transformatcher.train import BEST
 from transformatcher.train import train as run_training
-from transformatcher.visualize import plot_confidence, plot_costs, plot_scores, save_figure
+from transformatcher.visualize import draw_warp, plot_confidence, plot_costs, plot_scores, save_figure
+from transformatcher.warp import morph, save_animation, save_warped, thin_plate_warp
 
 STDOUT = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width of its own
 STDERR = Console(stderr=True)
@@ -76,10 +79,9 @@ STDERR = Console(stderr=True)
 def match(args: argparse.Namespace) -> int:
     """Match two photos; print a table or JSON, draw a picture."""
     _check_picture(args.out)
-    model, config, description = _load_model(args)
-    calibration = None if args.matcher == "none" else load_calibration(Path(args.weights) if args.weights else SHIPPED)
     points = _read_points(args.keypoints) if args.keypoints is not None else None
-    matches = Matcher(model, config, args.device, calibration).match(args.src, args.trg, points)
+    matcher, description = _load_matcher(args)
+    matches = matcher.match(args.src, args.trg, points)
     if args.out:
         matches.draw(args.out, description)
     if args.json:
@@ -92,6 +94,65 @@ def match(args: argparse.Namespace) -> int:
         if args.out:
             print(f"picture: {args.out}")
     return 0
+
+
+def warp(args: argparse.Namespace) -> int:
+    """Bend the source onto the target; write a picture of both, the bare result, and an animation."""
+    out = _folder(args.out)
+    points = _read_points(args.keypoints) if args.keypoints is not None else None
+    matcher, description = _load_matcher(args)
+    matches = matcher.match(args.src, args.trg, points)
+    used = matches.found if points is not None else matches.sure
+    if used.sum() < 3:
+        raise InputError(
+            f"{used.sum()} of {len(used)} {'keypoints' if points is not None else 'grid cells'} of {args.src} found on "
+            f"{args.trg} with confidence; a warp takes 3 or more: choose photos of the same kind of thing from a "
+            "similar side, or name points that both show with --keypoints"
+        )
+    src, trg = matches.pair.src.pixels, matches.pair.trg.pixels
+    # Points that a person named are to be met; of the many found by themselves, some are wrong.
+    smoothing, reach = (0.01, 0.5) if points is not None else (0.05, 0.2)
+    ends = matches.keypoints0[used], matches.keypoints1[used]
+    warped, mask = thin_plate_warp(src, *ends, matches.pair.trg.size, smoothing=smoothing, reach=reach)
+    pictures = [out / name for name in ("side-by-side.png", "warped.png", "morph.gif")]
+    save_figure(draw_warp(src, trg, warped, mask, description), pictures[0])
+    save_warped(pictures[1], warped, mask)
+    save_animation(pictures[2], morph(warped, mask, trg))
+    print(f"{Path(args.src).name} bent onto {Path(args.trg).name} through {used.sum()} matches")
+    for picture in pictures:
+        print(f"picture: {picture}")
+    return 0
+
+
+def propagate(args: argparse.Namespace) -> int:
+    """Carry the keypoints of annotated photos over to others; 1 if some of those could not be read."""
+    if Path(_folder(args.out)).suffix.lower() != ".json":
+        raise InputError(f"--out {args.out}: the result is a COCO-keypoint file, its name ends in .json")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    matcher, _ = _load_matcher(args)
+    with _progress("predicting", "images") as track:
+        result = propagate_keypoints(
+            matcher,
+            Path(args.annotations),
+            [Path(path) for path in args.images],
+            Path(args.out),
+            images_root=Path(args.images_root) if args.images_root else None,
+            category=args.category,
+            threshold=args.threshold,
+            batch=args.batch,
+            threads=args.threads or 2,
+            overwrite=args.overwrite,
+            track=track,
+        )
+    if args.json:
+        print(json.dumps(asdict(result), indent=2))
+    else:
+        lost = f", {result.no_match} without a match" if result.no_match else ""
+        print(f"{result.keypoints} keypoints on {result.images} images{lost}\nannotations: {result.out}")
+    for fault in result.failed.values():
+        print(f"left out: {fault}", file=sys.stderr)
+    return 1 if result.failed else 0
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -229,6 +290,24 @@ def bench(args: argparse.Namespace) -> int:
     return 0
 
 
+def serve(args: argparse.Namespace) -> int:
+    """Serve the page until interrupted."""
+    try:
+        from transformatcher.web.server import serve as serve_page
+        from transformatcher.web.session import Limits
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("transformatcher"):
+            raise
+        raise InputError(
+            f"the page needs {error.name}, which is not installed: pip install 'transformatcher[serve]'"
+        ) from error
+    limits = Limits(upload_bytes=args.max_upload_mb * 1_000_000, pixels=args.max_pixels, sessions=args.max_sessions)
+    matcher, description = _load_matcher(args)
+    print(f"matching with {description}", flush=True)
+    serve_page(matcher, args.host, args.port, limits, browser=not args.no_browser)
+    return 0
+
+
 def check_data(args: argparse.Namespace) -> int:
     """Count what is in a benchmark folder and name its faults."""
 
@@ -258,15 +337,27 @@ def check_data(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- shared by the above
 
 
+def _load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
+    """The matcher that the arguments ask for, calibrated if its weights are, and a few words on those."""
+    model, config, description = _load_model(args)
+    weights = Path(args.weights) if args.weights else SHIPPED
+    calibration = None
+    if args.matcher != "none":
+        calibration = load_calibration(weights if weights.is_dir() else weights.parent)
+    return Matcher(model, config, args.device, calibration), description
+
+
 def _load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
     """The model that the arguments ask for, its config, and a few words on where its weights come from."""
     if args.weights and (args.matcher or args.backbone or args.backbone_weights):
         raise InputError("--weights brings its own matcher and backbone; leave --matcher and --backbone… out")
     if args.matcher != "none":
-        if args.settings or args.config or args.backbone or args.backbone_weights:
-            raise InputError("--set, --config and --backbone… go with --matcher none; a trained model's are fixed")
-        model, config = load_checkpoint(Path(args.weights) if args.weights else SHIPPED)
-        return model, config, str(args.weights) if args.weights else "the model that ships with transformatcher"
+        if args.config or args.backbone or args.backbone_weights:
+            raise InputError("--config and --backbone… go with --matcher none; a trained model's are fixed")
+        folder = Path(args.weights) if args.weights else SHIPPED
+        model, config = load_checkpoint(folder, parse_overrides(args.settings))
+        changed = f" with {', '.join(args.settings)}" if args.settings else ""
+        return model, config, (args.weights or "the model that ships with transformatcher") + changed
     if not args.backbone_weights:
         raise InputError(
             "--matcher none needs --backbone-weights: a .safetensors file, or a torchvision name such as IMAGENET1K_V1 "
@@ -412,8 +503,8 @@ def _training_progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar with pairs a second and the time left, as a ``track(done, total)`` function."""
+def _progress(what: str, unit: str = "pairs") -> Iterator[Callable[[int, int], None]]:
+    """A progress bar with ``unit`` a second and the time left, as a ``track(done, total)`` function."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -430,6 +521,6 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
             nonlocal before
             before = done if before < 0 else before  # what an earlier run had done does not count as speed
             rate = (done - before) / max(time.monotonic() - start, 1e-3)
-            bar.update(task, completed=done, total=total, rate=f"{rate:.1f} pairs/s" if rate else "")
+            bar.update(task, completed=done, total=total, rate=f"{rate:.1f} {unit}/s" if rate else "")
 
         yield track

@@ -64,6 +64,13 @@ class MatchedPoints(Matches):
         return self.confidence >= NO_MATCH if self.calibrated else np.ones(len(self.confidence), dtype=bool)
 
     @property
+    def sure(self) -> np.ndarray:
+        """Which points to build on: those found; where that cannot be told, the sharper half."""
+        if self.calibrated or not len(self.confidence):
+            return self.found
+        return self.confidence >= np.median(self.confidence)
+
+    @property
     def flow_px(self) -> Float[np.ndarray, "h w 2"]:
         """Where every cell of a grid over the source lands, in pixels of the target."""
         return self.pair.flow_px

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,6 +119,14 @@ def morph(
     return [blend(warped, mask, trg, (1 - np.cos(angle)) / 2) for angle in np.linspace(0, np.pi, steps)]
 
 
+def save_warped(path: Path, warped: UInt8[np.ndarray, "h w 3"], mask: Bool[np.ndarray, "h w"]) -> None:
+    """Write the bare warped image, transparent where there is none; whole or not at all."""
+    if path.suffix.lower() not in (".png", ".webp"):
+        raise InputError(f"{path}: a picture with transparency ends in .png or .webp")
+    pixels = np.dstack([warped, np.where(mask, np.uint8(255), np.uint8(0))])
+    _write_whole(path, lambda new: Image.fromarray(pixels).save(new, format=path.suffix[1:].upper()))
+
+
 def save_animation(
     path: Path,
     frames: Sequence[UInt8[np.ndarray, "h w 3"]],
@@ -147,11 +156,16 @@ def save_animation(
     palette = Image.fromarray(np.concatenate([np.asarray(frame)[::step, ::step] for frame in small])).quantize(256)
     inked = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in small]
     stays = [hold, *[milliseconds] * (len(inked) - 2), hold][: len(inked)]
+    rest, times = inked[1:] + inked[-2:0:-1], stays + stays[-2:0:-1]
+    options: dict[str, Any] = {"save_all": True, "append_images": rest, "duration": times, "loop": 0}
+    _write_whole(path, lambda new: inked[0].save(new, format="GIF", **options))
+
+
+def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
     make_folder(path.parent)
     new = path.with_name(f".{path.name}.new")
     try:
-        rest, times = inked[1:] + inked[-2:0:-1], stays + stays[-2:0:-1]
-        inked[0].save(new, format="GIF", save_all=True, append_images=rest, duration=times, loop=0)
+        write(new)
         os.replace(new, path)  # noqa: PTH105 (atomic on every system, which rename is not)
     except OSError as error:
         new.unlink(missing_ok=True)

@@ -48,19 +48,41 @@ def load_coco_objects(
         inside_only: count keypoints outside their image as not visible (annotators of cut-off objects guess them).
         on_problem: called with each malformed annotation.
     """
-    data = _read_coco(annotations)
-    image_of, category_of = (_by_id(data, key, annotations, on_problem) for key in ("images", "categories"))
+    return parse_coco_objects(
+        read_json(annotations),
+        str(annotations),
+        images,
+        occluded=occluded,
+        min_keypoints=min_keypoints,
+        inside_only=inside_only,
+        on_problem=on_problem,
+    )
+
+
+def parse_coco_objects(
+    data: Any,
+    source: str,
+    images: Path,
+    *,
+    occluded: bool = False,
+    min_keypoints: int = 1,
+    inside_only: bool = True,
+    on_problem: OnProblem = raise_problem,
+) -> list[AnnotatedObject]:
+    """As :func:`load_coco_objects`, of a file's content; ``source`` is what errors call it."""
+    _check_coco(data, source)
+    image_of, category_of = (_by_id(data, key, source, on_problem) for key in ("images", "categories"))
     objects = []
     ids: set[str] = set()
     for index, note in enumerate(data["annotations"]):
-        where = f"{annotations}, annotation {note.get('id', f'number {index}') if isinstance(note, dict) else index}"
+        where = f"{source}, annotation {note.get('id', f'number {index}') if isinstance(note, dict) else index}"
         try:
             if note.get("iscrowd"):
                 continue
             item = _read_object(note, image_of, category_of, images, occluded, where)
         except InputError as error:
             on_problem(str(error))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             on_problem(f"{where}: malformed ({type(error).__name__}: {error})")
         else:
             if item.id in ids:
@@ -269,26 +291,24 @@ def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
     return (x >= 0) & (x <= w) & (y >= 0) & (y <= h)
 
 
-def _by_id(data: dict[str, Any], key: str, path: Path, on_problem: OnProblem) -> dict[Any, dict[str, Any]]:
+def _by_id(data: dict[str, Any], key: str, source: str, on_problem: OnProblem) -> dict[Any, dict[str, Any]]:
     """The entries of a list by their ids, which must be there and differ."""
     entries: dict[Any, dict[str, Any]] = {}
     for entry in data[key]:
         name = entry.get("id") if isinstance(entry, dict) else None
         if not isinstance(name, int | str):
-            on_problem(f"{path}: an entry of {key!r} has no usable id: {str(entry)[:60]}")
+            on_problem(f"{source}: an entry of {key!r} has no usable id: {str(entry)[:60]}")
         elif name in entries:
-            on_problem(f"{path}: id {name!r} stands twice in {key!r}")
+            on_problem(f"{source}: id {name!r} stands twice in {key!r}")
         else:
             entries[name] = entry
     return entries
 
 
-def _read_coco(path: Path) -> dict[str, Any]:
-    data = read_json(path)
+def _check_coco(data: Any, source: str) -> None:
     for key in ("images", "annotations", "categories"):
         if not isinstance(data, dict) or not isinstance(data.get(key), list):
-            raise InputError(f"{path}: not a COCO-keypoint file, it has no list {key!r}")
-    return data
+            raise InputError(f"{source}: not a COCO-keypoint file, it has no list {key!r}")
 
 
 def _read_object(

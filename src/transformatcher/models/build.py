@@ -33,7 +33,13 @@ def build_refiner(config: ModelConfig, layers: int) -> nn.Module:
     if config.matcher == "none":
         return MeanCorrelation()
     return MatchToMatch(
-        layers, config.dim, config.depth, config.ffn_ratio, partial(_attention, config), config.raw_gain, config.block_gain
+        layers,
+        config.dim,
+        config.depth,
+        config.ffn_ratio,
+        make_attention=partial(_attention, config),
+        raw_gain=config.raw_gain,
+        block_gain=config.block_gain,
     )
 
 
