@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 
 from transformatcher import __version__
 from transformatcher.config import to_plain
-from transformatcher.data.coco_keypoints import AnnotatedObject, find_coco, load_coco_objects
+from transformatcher.data.coco_keypoints import AnnotatedObject, box_around, find_coco, load_coco_objects
 from transformatcher.errors import InputError
 from transformatcher.files import read_json, write_text
 from transformatcher.images import read_image
@@ -25,7 +25,6 @@ from transformatcher.tensors import hash_tensors
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}  # of the files taken from a folder
 NEAR = 0.1  # of the longer side of a photo: references whose answers lie this near to each other agree
-GROWN = 0.1  # the box around what was found is let out on every side by this share of its extent
 
 References = Mapping[str, Sequence[AnnotatedObject]]  # by category
 
@@ -297,7 +296,7 @@ def _note(guess: Guess, found: Bool[np.ndarray, " n"], ids: Sequence[str], size:
     limits = np.array([size[1], size[0]], dtype=float)
     points = np.where(found[:, None], guess.kps_px.clip(0, limits).round(2), 0.0)
     triples = np.concatenate([points, np.where(found, 2, 0)[:, None]], axis=1)
-    box = _box(points[found], limits)
+    box = box_around(points[found], size)
     votes = np.bincount(guess.chosen[found], minlength=len(ids))
     return {
         "keypoints": [int(value) if value.is_integer() else value for value in triples.reshape(-1).tolist()],
@@ -310,14 +309,6 @@ def _note(guess: Guess, found: Bool[np.ndarray, " n"], ids: Sequence[str], size:
         "reference": ids[int(votes.argmax())],  # the one that most keypoints come from
         "keypoint_references": [ids[row] if there else None for row, there in zip(guess.chosen, found, strict=True)],
     }
-
-
-def _box(points_px: Float[np.ndarray, "n 2"], limits: Float[np.ndarray, "2"]) -> Float[np.ndarray, "4"]:
-    """x, y, width, height of a box around points, let out a little but not beyond the image; never empty."""
-    low, high = points_px.min(axis=0), points_px.max(axis=0)
-    margin = np.maximum(GROWN * (high - low), 1.0)
-    low, high = (low - margin).clip(0, limits).round(2), (high + margin).clip(0, limits).round(2)
-    return np.concatenate([low, high - low]).round(2)
 
 
 def assemble(

@@ -240,6 +240,18 @@ def _kinds(objects: list[AnnotatedObject]) -> list[_Kind]:
     return [_Kind(by_kind[key], objects) for key in sorted(by_kind)]
 
 
+def box_around(points_px: Float[np.ndarray, "n 2"], size: Size, grown: float = 0.1) -> Float[np.ndarray, "4"]:
+    """COCO's x, y, width, height of a box around points in an image of ``size`` (h, w); never empty.
+
+    It is let out on every side by ``grown`` of its extent and by a pixel at least, but not beyond the image.
+    """
+    limits = np.array([size[1], size[0]], dtype=np.float64)
+    low, high = points_px.min(axis=0), points_px.max(axis=0)
+    margin = np.maximum(grown * (high - low), 1.0)
+    low, high = (low - margin).clip(0, limits).round(2), (high + margin).clip(0, limits).round(2)
+    return np.concatenate([low, high - low]).round(2)
+
+
 SIDES = {"l": "r", "r": "l", "left": "right", "right": "left"}
 
 

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from transformatcher.data.coco_keypoints import AnnotatedObject, parse_coco_objects
+from transformatcher.data.coco_keypoints import AnnotatedObject, box_around, parse_coco_objects
 from transformatcher.errors import InputError
 from transformatcher.schema import Size
 from transformatcher.web.session import XY, Placement, Session
-
-GROWN = 0.1  # as in propagate.py: the box around the keypoints is let out on every side by this share of its extent
 
 
 def to_coco(session: Session, category: str) -> dict[str, Any]:
@@ -129,10 +127,7 @@ def _note(places: Sequence[Placement], size: Size) -> dict[str, Any]:
         "pinned": [place.pinned for place in places],
     }
     if any(there):
-        low, high = points[there].min(axis=0), points[there].max(axis=0)
-        margin = np.maximum(GROWN * (high - low), 1.0)
-        low, high = (low - margin).clip(0, limits).round(2), (high + margin).clip(0, limits).round(2)
-        box = [*low.tolist(), *(high - low).round(2).tolist()]
+        box = box_around(points[there], size).tolist()
         score = float(np.mean([place.confidence for place, seen in zip(places, there, strict=True) if seen]))
         note |= {"bbox": box, "area": round(box[2] * box[3], 2), "score": round(score, 4)}
     return note
