@@ -27,8 +27,6 @@ from transformatcher.data.coco_keypoints import CocoPairs, SelfPairs
 from transformatcher.data.store import ImageStore
 from transformatcher.schema import ImagePair, ImageSource, PairBatch, Size
 
-WHOLE: tuple[float, float, float, float] = (-1.0, -1.0, 1.0, 1.0)
-
 
 @dataclass(frozen=True)
 class Augmentation:

@@ -95,16 +95,6 @@ def load_backbone_weights(backbone: nn.Module, weights: str, *, download: bool =
     load_strictly(backbone, tensors, source=str(path))
 
 
-def cached_weights(name: str) -> str | None:
-    """The name of torchvision weights for ``name`` that torch's cache already holds, if any."""
-    if name == "resnet50_v1":
-        return None
-    for entry in torchvision.models.get_model_weights(name):
-        if _cache_path(entry.url).is_file():
-            return str(entry.name)
-    return None
-
-
 def _check_layout(name: str, arch: str, path: Path) -> None:
     """The two stride layouts share all key names and shapes, so only the file's own word can tell them apart."""
     if _says_v1(arch) and name != "resnet50_v1":
