@@ -11,6 +11,10 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
+from transformatcher.config import model_config
+from transformatcher.models.build import build_matcher
+from transformatcher.predictor import Matcher
+
 DATA = Path(os.environ.get("TRANSFORMATCHER_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
@@ -33,6 +37,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def matcher() -> Matcher:
+    """Small, random and quick, yet it finds a photo in itself."""
+    settings = {"variant": "raw", "backbone": "resnet50", "stages": [2], "image_size": [96, 96], "temperature": 0.002}
+    config = model_config(settings)
+    matcher = Matcher(build_matcher(config), config, "cpu")
+    matcher.model.backbone.train()  # batch statistics: random features that still tell places apart
+    return matcher
 
 
 @pytest.fixture

@@ -9,21 +9,10 @@ from PIL import Image
 
 from transformatcher.checkpoint import SHIPPED
 from transformatcher.confidence import Calibration
-from transformatcher.config import model_config
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.errors import InputError
-from transformatcher.models.build import build_matcher
 from transformatcher.predictor import Matcher, pick_device
 from transformatcher.visualize import draw_matches, save_figure
-
-
-@pytest.fixture(scope="module")
-def matcher() -> Matcher:
-    settings = {"variant": "raw", "backbone": "resnet50", "stages": [2], "image_size": [96, 96], "temperature": 0.002}
-    config = model_config(settings)
-    matcher = Matcher(build_matcher(config), config, "cpu")
-    matcher.model.backbone.train()  # batch statistics: random features that still tell places apart
-    return matcher
 
 
 @pytest.fixture(scope="module")

@@ -131,8 +131,9 @@ def _decoded_batches(pairs: Sequence[ImagePair], size: Size, batch: int, threads
 
         ahead = submit(2)
         while ahead:
-            yield [future.result() for future in ahead.pop(0)]
+            chunk = ahead.pop(0)
             ahead += submit(1)
+            yield [future.result() for future in chunk]
 
 
 def _predict(

@@ -16,10 +16,8 @@ import pytest
 from PIL import Image
 
 from transformatcher import cli, commands
-from transformatcher.config import model_config
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.data.synthetic import synthetic_pair
-from transformatcher.models.build import build_matcher
 from transformatcher.predictor import Matcher
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
@@ -32,15 +30,6 @@ from transformatcher.web.workers import Workers  # noqa: E402
 
 BASE = "http://127.0.0.1:8000"
 OURS = {"X-Transformatcher": "1"}
-
-
-@pytest.fixture(scope="module")
-def matcher() -> Matcher:
-    settings = {"variant": "raw", "backbone": "resnet50", "stages": [2], "image_size": [96, 96], "temperature": 0.002}
-    config = model_config(settings)
-    matcher = Matcher(build_matcher(config), config, "cpu")
-    matcher.model.backbone.train()  # batch statistics: random features that still tell places apart
-    return matcher
 
 
 def client_of(matcher: Matcher, limits: Limits | None = None, **more: Any) -> Any:
