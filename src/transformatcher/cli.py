@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from transformatcher import __version__
 from transformatcher.errors import InputError
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     match.add_argument("--json", action="store_true", help="print the matches as JSON")
     match.add_argument("--out", metavar="PICTURE", help="draw the matches into this file (.png, .jpg, .pdf, .svg)")
     _model_arguments(match)
-    match.set_defaults(run=_lazy("match"))
+    match.set_defaults(run=_lazy("photos", "match"))
 
     warp = commands.add_parser("warp", help="bend one photo onto another, as pictures and an animation")
     warp.add_argument("src", metavar="SOURCE")
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         help="side-by-side.png, warped.png (in the target's frame) and morph.gif go here (%(default)s)",
     )
     _model_arguments(warp)
-    warp.set_defaults(run=_lazy("warp"))
+    warp.set_defaults(run=_lazy("photos", "warp"))
 
     propagate = commands.add_parser(
         "propagate",
@@ -95,12 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     propagate.add_argument("--threads", type=_count, metavar="N", help="threads that compute, and that decode")
     propagate.add_argument("--json", action="store_true", help="print a summary as JSON")
     _model_arguments(propagate)
-    propagate.set_defaults(run=_lazy("propagate"))
+    propagate.set_defaults(run=_lazy("photos", "propagate"))
 
     demo = commands.add_parser("demo", help="match the example photos that come with the package")
     demo.add_argument("--out", default="out/demo", metavar="DIR", help="where the pictures go (%(default)s)")
     demo.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    demo.set_defaults(run=_lazy("demo"))
+    demo.set_defaults(run=_lazy("photos", "demo"))
 
     evaluate = commands.add_parser("eval", help="predict and score the pairs of a benchmark")
     _data_arguments(evaluate)
@@ -113,12 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--batch", type=_count, default=8, metavar="N", help="pairs at a time (%(default)s)")
     evaluate.add_argument("--threads", type=_count, default=2, metavar="N", help="threads that decode (%(default)s)")
     _score_arguments(evaluate)
-    evaluate.set_defaults(run=_lazy("evaluate"))
+    evaluate.set_defaults(run=_lazy("measure", "evaluate"))
 
     score = commands.add_parser("score", help="score saved predictions again, under another protocol")
     score.add_argument("--out", required=True, metavar="DIR", help="the folder that eval wrote")
     _score_arguments(score)
-    score.set_defaults(run=_lazy("score"))
+    score.set_defaults(run=_lazy("measure", "score"))
 
     train = commands.add_parser("train", help="train a matcher; start with torchrun for several GPUs or machines")
     train.add_argument("config", metavar="CONFIG", help="a .toml with the tables [model], [data] and [train]")
@@ -128,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--out", metavar="DIR", help="the run's folder (runs/NAME-OF-CONFIG)")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR")
     train.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    train.set_defaults(run=_lazy("train"))
+    train.set_defaults(run=_lazy("training", "train"))
 
     calibrate = commands.add_parser("calibrate", help="make confidence a probability, and see how well that works")
     calibrate.add_argument("fit", metavar="DIR", help="predictions that eval made of a validation set")
@@ -139,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--alpha", type=float, default=0.1, help="right means within this (%(default)s)")
     calibrate.add_argument("--plot", metavar="PICTURE", help="draw reliability and ROC into this file")
     calibrate.add_argument("--json", action="store_true", help="print the figures as JSON")
-    calibrate.set_defaults(run=_lazy("calibrate"))
+    calibrate.set_defaults(run=_lazy("measure", "calibrate"))
 
     bench = commands.add_parser("bench", help="time and memory of every stage, fast and plain path side by side")
     bench.add_argument("--batch", type=_count, nargs="+", default=[1], metavar="N", help="pairs at a time (1)")
@@ -153,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     bench.add_argument("--json", action="store_true", help="print the rows as JSON")
     bench.add_argument("--plot", metavar="PICTURE", help="draw time and memory against the number of matches")
-    bench.set_defaults(run=_lazy("bench"))
+    bench.set_defaults(run=_lazy("measure", "bench"))
 
     serve = commands.add_parser(
         "serve", help="a page in the browser: point at one photo, correct and export the others"
@@ -175,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         help="open pages whose photos are kept; the least recently used goes first (%(default)s)",
     )
     _model_arguments(serve)
-    serve.set_defaults(run=_lazy("serve"))
+    serve.set_defaults(run=_lazy("photos", "serve"))
 
     data = commands.add_parser("data", help="look after benchmark folders")
     tools = data.add_subparsers(dest="tool", required=True, metavar="TOOL")
@@ -183,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     _data_arguments(check)
     check.add_argument("--split", metavar="SPLIT", help="trn, val or test; all that are there if left out")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
-    check.set_defaults(run=_lazy("check_data"))
+    check.set_defaults(run=_lazy("measure", "check_data"))
     return parser
 
 
@@ -234,11 +235,11 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _lazy(name: str) -> Callable[[argparse.Namespace], int]:
+def _lazy(module: str, name: str) -> Callable[[argparse.Namespace], int]:
     def run(args: argparse.Namespace) -> int:
-        from transformatcher import commands
-
-        command: Callable[[argparse.Namespace], int] = getattr(commands, name)
+        command: Callable[[argparse.Namespace], int] = getattr(
+            import_module(f"transformatcher.commands.{module}"), name
+        )
         return command(args)
 
     return run

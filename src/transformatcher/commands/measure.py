@@ -1,0 +1,247 @@
+"""Sub-commands that measure: eval, score, calibrate, bench, data check."""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track as rich_track
+from rich.table import Table
+
+from transformatcher.benchmark import STAGES, benchmark, device_name, measure_ceilings
+from transformatcher.commands.shared import (
+    STDERR,
+    STDOUT,
+    check_picture,
+    load_model,
+    named_folder,
+    progress_bar,
+)
+from transformatcher.confidence import (
+    CALIBRATION,
+    fit_calibration,
+    reliability,
+    roc,
+    save_calibration,
+)
+from transformatcher.config import (
+    to_plain,
+)
+from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.check import check_benchmark
+from transformatcher.errors import InputError
+from transformatcher.evaluate import (
+    PUBLISHED_KIND,
+    SCORES,
+    fingerprint,
+    headline,
+    judged_points,
+    parse_alphas,
+    parse_frame,
+    predict_to_disk,
+    read_predictions,
+    read_run,
+    remarks,
+    scores_name,
+    write_scores,
+)
+from transformatcher.evaluate import (
+    score as score_predictions,
+)
+from transformatcher.metrics import ALPHAS
+from transformatcher.predictor import NO_MATCH, pick_device
+from transformatcher.tensors import hash_tensors
+from transformatcher.visualize import plot_confidence, plot_costs, plot_scores, save_figure
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Predict every pair of a split, then score."""
+    frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
+    device = pick_device(args.device)
+    out = named_folder(args.out)
+    model, config, description = load_model(args)
+    root = Path(args.root)
+    pairs = load_benchmark(args.benchmark, root, args.split, n_pairs=args.limit or 1000, seed=args.seed)[: args.limit]
+    run = {
+        "benchmark": args.benchmark,
+        "split": None if args.benchmark == "coco" else args.split,
+        "n_pairs": len(pairs),
+        "pairs": fingerprint(pairs),
+        "model": to_plain(config),
+        "weights": description,
+        "weights_hash": hash_tensors(model.state_dict()),
+    }
+    if args.thres == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
+        raise InputError(f"--thres bbox: not every pair of {args.benchmark} has an object box; choose another")
+    with progress_bar("predicting") as track:
+        predict_to_disk(
+            model.to(device),
+            pairs,
+            out,
+            run,
+            image_size=config.image_size,
+            device=device,
+            batch=args.batch,
+            threads=args.threads,
+            overwrite=args.overwrite,
+            track=track,
+        )
+    return _score(out, frame, alphas, args.thres, SCORES)
+
+
+def score(args: argparse.Namespace) -> int:
+    """Score saved predictions; another protocol than the published one goes into a file of its own."""
+    frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
+    return _score(named_folder(args.out), frame, alphas, args.thres, scores_name(frame, alphas))
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Fit confidence to one set of predictions, judge it on others."""
+    check_picture(args.plot)
+    (alpha,) = parse_alphas([args.alpha])
+    sets = {Path(folder).name: Path(folder) for folder in dict.fromkeys([args.fit, *args.check])}
+    judged = {}
+    for name, folder in sets.items():
+        kind = PUBLISHED_KIND.get(read_run(folder).get("benchmark", ""), "img")
+        judged[name] = (kind, *judged_points(read_predictions(folder), kind, alpha))
+    kind, *first = judged[Path(args.fit).name]
+    calibration = fit_calibration(*first, alpha=alpha, kind=kind, fitted_on=Path(args.fit).name)
+    report, curves = {}, {}
+    for name, (kind, peak, drifts, right) in judged.items():
+        confidence = calibration(peak, drifts)
+        bins, trade_off = reliability(confidence, right), roc(confidence, right)
+        kept = confidence >= NO_MATCH
+        report[name] = {
+            "threshold": kind, "alpha": alpha, "points": len(right), "right": round(100 * right.mean(), 1),
+            "calibration_error": round(bins.error, 4), "auc": round(trade_off.area, 4),
+            "auc_sharpness_alone": round(roc(peak, right).area, 4),
+            "auc_consistency_alone": round(roc(-drifts, right).area, 4),
+            "found": round(100 * kept.mean(), 1), "right_of_found": round(100 * right[kept].mean(), 1),
+        }  # fmt: skip
+        curves[name] = tuple(v.tolist() for v in (bins.promised, bins.kept, trade_off.false_alarms, trade_off.hits))
+    if args.plot:
+        save_figure(plot_confidence(curves), Path(args.plot))
+    if args.weights:
+        save_calibration(Path(args.weights), calibration)
+    if args.json:
+        print(json.dumps({"calibration": asdict(calibration), "sets": report}, indent=2))
+        return 0
+    table = Table(title=f"confidence, fitted on {calibration.fitted_on}")
+    for name in ("set", *next(iter(report.values()))):
+        table.add_column(name.replace("_", " "), justify="left" if name == "set" else "right")
+    for name, row in report.items():
+        table.add_row(name, *map(str, row.values()))
+    STDOUT.print(table)
+    if args.weights:
+        print(f"calibration: {Path(args.weights) / CALIBRATION}")
+    return 0
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Time every combination of path, batch and size."""
+    check_picture(args.plot)
+    device = pick_device(args.device)
+    ceilings = measure_ceilings(device)
+    rows = []
+    for size, batch, path in product(args.size, args.batch, args.path):
+        STDERR.print(f"timing {path} path, batch {batch}, {size} × {size}")
+        row = benchmark(
+            "train" if args.train else "infer", path, batch=batch, size=size, backbone=args.backbone,
+            variant=args.variant, device=device, ceilings=ceilings,
+        )  # fmt: skip
+        rows.append(asdict(row))
+    report = {"device": device_name(device), "ceilings": asdict(ceilings), "rows": rows}
+    if args.plot:
+        save_figure(plot_costs(report), Path(args.plot))
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_costs(report)
+    return 0
+
+
+def check_data(args: argparse.Namespace) -> int:
+    """Count what is in a benchmark folder and name its faults."""
+
+    def track(images: Iterable[Path]) -> Iterable[Path]:
+        return rich_track(list(images), "decoding images", console=STDERR, transient=True)
+
+    report = check_benchmark(args.benchmark, Path(args.root), args.split, track=track)
+    if args.json:
+        print(json.dumps(asdict(report), indent=2))
+    else:
+        table = Table(title=f"{args.benchmark} in {args.root}")
+        table.add_column("what")
+        table.add_column("number", justify="right")
+        for what, number in report.counts.items():
+            table.add_row(what, str(number))
+        table.add_section()
+        for category, number in report.per_category.items():
+            table.add_row(category, str(number))
+        STDOUT.print(table)
+        for problem in report.problems:
+            print(problem)
+        n = len(report.problems)
+        print(f"{n} problem{'s' * (n > 1)} found" if n else "no problem found")
+    return 1 if report.problems else 0
+
+
+def _score(out: Path, frame: tuple[int, int] | None, alphas: list[float], thres: str, name: str) -> int:
+    predictions = read_predictions(out)
+    scores = score_predictions(predictions, frame=frame, alphas=alphas)
+    kind, alpha = headline(scores, out, thres)
+    path = write_scores(out / name, scores)
+    picture = path.with_suffix(".png")
+    save_figure(plot_scores(scores, kind, alpha, title=out.name), picture)
+    _print_scores(scores, kind)
+    for line in (*remarks(predictions, out), f"scores: {path}", f"plot: {picture}"):
+        print(line)
+    return 0
+
+
+def _print_scores(scores: Mapping[str, Any], kind: str) -> None:
+    total = Table(title=f"PCK (%), {scores['n_pairs']} pairs, {scores['n_points']} points, frame {scores['frame']}")
+    for name in ("threshold", "α", "per pair", "95 % interval", "per point"):
+        total.add_column(name, justify="left" if name == "threshold" else "right")
+    for name, cells in scores["pck"].items():
+        for alpha, cell in cells.items():
+            low, high = cell["ci95"]
+            total.add_row(name, alpha, f"{cell['per_pair']:.1f}", f"{low:.1f} – {high:.1f}", f"{cell['per_point']:.1f}")
+        total.add_section()
+    STDOUT.print(total)
+    groups = {**scores["per_category"]}
+    for factor, levels in scores["difficulty"].items():
+        groups |= {f"{factor}: {level}": table for level, table in levels.items()}
+    alphas = list(scores["pck"][kind])
+    by_group = Table(title=f"PCK (%) per pair, {kind}, by category and difficulty")
+    by_group.add_column("group")
+    for alpha in alphas:
+        by_group.add_column(f"@ {alpha}", justify="right")
+    for name, table in groups.items():
+        by_group.add_row(name, *(f"{table[kind][alpha]['per_pair']:.1f}" for alpha in alphas))
+    STDOUT.print(by_group)
+
+
+def _print_costs(report: Mapping[str, Any]) -> None:
+    first = report["rows"][0]
+    table = Table(title=f"ms/pair, {first['mode']}, {first['backbone']}, {first['variant']}, on {report['device']}")
+    for name in ("path", "batch", "size", "matches", *STAGES, "in all", "floor", "× floor", "GFLOP", "GiB"):
+        table.add_column(name, justify="right")
+    for row in report["rows"]:
+        stages = [f"{row['stages_ms'][name]:.3f}" for name in STAGES]
+        ratio = f"{row['ms_per_pair'] / row['floor_ms']:.1f}"
+        numbers = [
+            f"{row['ms_per_pair']:.3f}",
+            f"{row['floor_ms']:.3f}",
+            ratio,
+            f"{row['gflops']:.1f}",
+            f"{row['peak_gib']:.2f}",
+        ]
+        table.add_row(row["path"], str(row["batch"]), str(row["size"]), str(row["matches"]), *stages, *numbers)
+    STDOUT.print(table)
+    ceilings = report["ceilings"]
+    rate = f"{ceilings['bytes_per_s'] / 1e9:.0f} GB/s copied, {ceilings['flops_per_s'] / 1e12:.2f} TFLOP/s in products"
+    print(f"floor: bytes and operations of one pair against what this device does now, {rate}")

@@ -1,0 +1,57 @@
+"""Sub-commands that train."""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from transformatcher.commands.shared import (
+    named_folder,
+)
+from transformatcher.config import (
+    read_run_config,
+)
+from transformatcher.distributed import team_of
+from transformatcher.predictor import pick_device
+from transformatcher.train import BEST
+from transformatcher.train import train as run_training
+
+
+def train(args: argparse.Namespace) -> int:
+    """Train what a config describes."""
+    config = read_run_config(Path(args.config), args.settings)
+    out = named_folder(args.out) if args.out is not None else Path("runs") / Path(args.config).stem
+    with team_of(pick_device(args.device)) as (team, device):
+        with training_progress(quiet=not team.leads) as report:
+            progress = run_training(config, out, device, team, resume=args.resume, report=report)
+        if team.leads:
+            best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {config.train.select_alpha:g}"
+            print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
+    return 0
+
+
+@contextmanager
+def training_progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with pairs a second and the time left; what ends in a newline stays, as a line above it."""
+    columns = (BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet)) as bar:
+        task = bar.add_task("", total=None, rate="")
+        start = (time.monotonic(), 0)
+
+        def report(done: int, total: int, words: str) -> None:
+            nonlocal start
+            now = time.monotonic()
+            if done and not start[1]:
+                start = (now, done)
+            rate = (done - start[1]) / max(now - start[0], 1e-3)
+            bar.update(
+                task, completed=done, total=total, description=words.strip(), rate=f"{rate:.0f} pairs/s" * (rate > 0)
+            )
+            if words.endswith("\n"):
+                bar.console.print(words.strip(), highlight=False)
+
+        yield report
