@@ -113,6 +113,80 @@ def gelu(x):
     return np.vectorize(lambda v: v * 0.5 * (1 + math.erf(v / math.sqrt(2))))(x)
 
 
+def _rotated(x, positions, w, heads, head_dim):
+    q, k, v = (np.array(part) for part in _project(x, w, heads, head_dim))
+    for h, j in itertools.product(range(heads), range(len(x))):
+        q[h, j] = rotate_axial(q[h, j], positions[j], h, heads)
+        k[h, j] = rotate_axial(k[h, j], positions[j], h, heads)
+    return q, k, v
+
+
+def _joined(heads, w):
+    """heads (heads, t, head_dim) → their output map."""
+    return np.concatenate(list(heads), axis=1) @ w["to_out.weight"].T + w["to_out.bias"]
+
+
+def softmax_attention(x, positions, w, heads, head_dim):
+    """Eq. 1 and 2, queries and keys rotated. With ``shorten.weight``: Linformer's, Eq. 7 of its paper."""
+    q, k, v = _rotated(x, positions, w, heads, head_dim)
+    out = np.zeros_like(q)
+    for h in range(heads):
+        keys, values = k[h], v[h]
+        if "shorten.weight" in w:
+            keys, values = w["shorten.weight"] @ keys, w["shorten.weight"] @ values
+        for i in range(len(x)):
+            alpha = softmax([float(q[h, i] @ key) * head_dim**-0.5 for key in keys])
+            out[h, i] = sum(a * value for a, value in zip(alpha, values, strict=True))
+    return _joined(out, w)
+
+
+def performer_attention(x, positions, w, heads, head_dim):
+    """Weights φ(q)·φ(k) with φ(x)_j = exp(ω_j·x - ‖x‖²/2), x divided by the fourth root of its width."""
+    q, k, v = _rotated(x, positions, w, heads, head_dim)
+    out = np.zeros_like(q)
+    for h in range(heads):
+
+        def phi(vector, directions=w["directions"][h]):
+            vector = vector / head_dim**0.25
+            return np.array([math.exp(float(o @ vector) - float(vector @ vector) / 2) for o in directions])
+
+        for i in range(len(x)):
+            weights = [float(phi(q[h, i]) @ phi(k[h, j])) for j in range(len(x))]
+            out[h, i] = sum(a * v[h, j] for j, a in enumerate(weights)) / sum(weights)
+    return _joined(out, w)
+
+
+def block(x, w, attend):
+    """A pre-norm block. x (t, d); attend (x, weights of the attention) → (t, d)."""
+    attention = {key.removeprefix("attention."): v for key, v in w.items() if key.startswith("attention.")}
+    normed = np.array([layer_norm(row, w["norm_attention.weight"], w["norm_attention.bias"]) for row in x])
+    x = x + attend(normed, attention)
+    normed = np.array([layer_norm(row, w["norm_ffn.weight"], w["norm_ffn.bias"]) for row in x])
+    return x + gelu(normed @ w["ffn.0.weight"].T + w["ffn.0.bias"]) @ w["ffn.2.weight"].T + w["ffn.2.bias"]
+
+
+def conv4d(x, weight, bias):
+    """x (c, *grid), weight (e, c, k, k, k, k) → (e, *grid); the outside is zero."""
+    grid, reach = x.shape[1:], weight.shape[-1] // 2
+    out = np.zeros((len(weight), *grid))
+    for place in itertools.product(*(range(n) for n in grid)):
+        out[:, *place] = bias
+        for tap in itertools.product(range(weight.shape[-1]), repeat=4):
+            at = [p + t - reach for p, t in zip(place, tap, strict=True)]
+            if all(0 <= p < n for p, n in zip(at, grid, strict=True)):
+                out[:, *place] += weight[:, :, *tap] @ x[:, *at]
+    return out
+
+
+def soft_mutual(corr):
+    """NC-Net's filter of one map: c · c / max over targets · c / max over sources."""
+    out = np.zeros_like(corr)
+    for i, j, k, m in np.ndindex(corr.shape):
+        c = corr[i, j, k, m]
+        out[i, j, k, m] = c * (c / corr[i, j].max()) * (c / corr[:, :, k, m].max())
+    return out
+
+
 def kernel_soft_argmax(scores, sigma, temperature, gaussian):
     """The paper's C^norm and its expectation. scores (hs, ws, ht, wt) → (hs, ws, 2), in [-1, 1]."""
     hs, ws, ht, wt = scores.shape

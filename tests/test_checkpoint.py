@@ -28,6 +28,18 @@ def saved(tmp_path_factory):
     return folder, model, config
 
 
+def test_nothing_is_drawn_that_is_overwritten(saved):
+    folder, model, _ = saved
+    before = torch.get_rng_state()
+    loaded, _ = load_checkpoint(folder)
+    assert torch.equal(torch.get_rng_state(), before)
+    wanted = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    given = {**dict(loaded.named_buffers()), **dict(loaded.named_parameters())}
+    assert given.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(given[name], value), name
+
+
 @torch.no_grad()
 def test_save_load_same_output(saved):
     folder, model, config = saved
@@ -38,6 +50,31 @@ def test_save_load_same_output(saved):
         assert not loaded.training
         assert torch.equal(loaded(*images).trg_norm, model(*images).trg_norm)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"position": "absolute"},
+        {"position": "absolute-table"},
+        {"attention": "vanilla"},
+        {"attention": "linformer", "linformer_rank": 3},
+        {"attention": "performer"},
+        {"matcher": "nc4d", "raw_gain": 5, "channels": "concat"},
+        {"matcher": "cats", "layers": [0, 2]},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+@torch.no_grad()
+def test_every_part_comes_back(settings, tmp_path: Path):
+    config = model_config(SMALL | settings)
+    model = build_matcher(config)
+    save_checkpoint(tmp_path, model, config)
+    torch.manual_seed(1)  # what is drawn at random must come from the file
+    loaded, loaded_config = load_checkpoint(tmp_path)
+    assert loaded_config == config
+    images = torch.randn(2, 1, 3, 32, 40)
+    assert torch.equal(loaded(*images).trg_norm, model(*images).trg_norm)
 
 
 def test_another_architecture_is_named(saved, tmp_path: Path):

@@ -41,7 +41,20 @@ def test_round_trip_through_plain_data():
         ({"variant": "papre"}, "variant 'papre' is none of paper, released, raw"),
         ({"depth": "six"}, r"depth = 'six': expected int"),
         ({"sigma": "wide"}, r"sigma = 'wide': expected float"),
-        ({"attention": "vanilla"}, r"attention = 'vanilla': expected one of paper, released"),
+        ({"attention": "vanila"}, r"attention = 'vanila': expected one of paper, released, .*did you mean 'vanilla'"),
+        ({"matcher": "nc4"}, r"matcher = 'nc4': expected one of match2match, nc4d, cats, none; did you mean 'nc4d'"),
+        ({"matcher": ["nc4d"]}, r"matcher = \['nc4d'\]: expected one of"),
+        ({"matcher": "nc4d", "depth": 0}, "depth = 0: nc4d needs at least 1"),
+        ({"position": "absolut"}, "did you mean 'absolute'"),
+        ({"chanels": "mean"}, "unknown key 'chanels'; did you mean 'channels'"),
+        ({"channels": "sum"}, "expected one of multi, concat, mean"),
+        ({"layers": "some"}, r"layers = 'some': expected tuple\[int, ...\] or one of all, every-other"),
+        ({"layers": []}, r"layers = \(\): choose some, numbered from 0"),
+        ({"layers": [-1, 2]}, r"layers = \(-1, 2\): choose some, numbered from 0"),
+        ({"layers": [2, 1]}, r"layers = \(2, 1\): list each layer once, in rising order"),
+        ({"conv_kernel": 4}, "conv_kernel = 4: must be odd"),
+        ({"mutual": 1}, "mutual = 1: expected bool"),
+        ({"linformer_rank": 0}, "linformer_rank = 0: must be at least 1"),
         ({"temperature": 0}, r"temperature = 0\.0: must be positive"),
         ({"stages": [4, 3]}, "rising order"),
         ({"stages": []}, "choose some of"),
@@ -62,6 +75,21 @@ def test_bad_values_are_named(values, message):
 def test_one_number_stands_for_a_square():
     config = model_config({"image_size": 480, "grid": 30, "stages": 3})
     assert (config.image_size, config.grid, config.stages) == ((480, 480), (30, 30), (3,))
+
+
+def test_layers_are_a_word_or_numbers():
+    assert model_config({"layers": "every-other"}).layers == "every-other"
+    assert model_config({"layers": [0, 2]}).layers == (0, 2)
+    assert model_config({"layers": 3}).layers == (3,)
+    config = model_config({"layers": [0, 2]})
+    assert model_config(json.loads(json.dumps(to_plain(config)))) == config
+
+
+def test_another_matcher_brings_its_size_and_given_keys_win():
+    assert model_config({"matcher": "nc4d"}).depth == 3
+    config = model_config({"matcher": "cats", "depth": 2})
+    assert (config.dim, config.depth) == (32, 2)
+    assert model_config(to_plain(config)) == config
 
 
 def test_toml_file(tmp_path: Path):

@@ -10,7 +10,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import dacite
 
@@ -29,20 +30,30 @@ class ModelConfig:
 
     backbone: BackboneName = "resnet101"
     stages: tuple[int, ...] = (3, 4)  # torchvision's layer3 and layer4 are conv4_x and conv5_x of the paper
+    layers: tuple[int, ...] | Literal["all", "every-other"] = "all"  # of these stages' bottlenecks, numbered from 0
 
     correlation: Literal["resize-correlation", "resize-features"] = "resize-correlation"
-    grid: tuple[int, int] | None = None  # (h, w) of the correlation map; None: that of the finest chosen stage
+    grid: tuple[int, int] | None = None  # (h, w) of the correlation map; None: that of the finest chosen layer
+    # multi: one for each layer; one in all: concat, of the layers' features one behind the other; mean, of the maps
+    channels: Literal["multi", "concat", "mean"] = "multi"
 
-    matcher: Literal["match2match", "none"] = "match2match"  # none: the mean of the raw correlation maps
-    attention: Literal["paper", "released"] = "paper"
-    position: Literal["axial", "checkerboard", "none"] = "axial"
+    # nc4d: 4-D convolutions; cats: attention between cells; none: the mean of the raw correlation maps
+    matcher: Literal["match2match", "nc4d", "cats", "none"] = "match2match"
+    attention: Literal["paper", "released", "vanilla", "linformer", "performer"] = "paper"
+    max_matches: int = 12**4  # vanilla attention refuses more
+    linformer_rank: int = 64  # keys that remain
+    performer_features: int = 16  # of each query and key
+    # absolute: a learned vector for each cell of each axis; absolute-table: for each match
+    position: Literal["axial", "checkerboard", "none", "absolute", "absolute-table"] = "axial"
     rotary_base: float = 100.0
     rotary_frequencies: int | None = None  # per axis; None: as many as the heads have planes for
-    dim: int = 16
+    dim: int = 16  # channels of a match; cats: of a cell
     heads: int = 8
     head_dim: int = 4
-    depth: int = 6
+    depth: int = 6  # blocks; nc4d: convolutions; cats: rounds of two blocks
     ffn_ratio: int = 4
+    conv_kernel: int = 3  # nc4d: cells along each axis
+    mutual: bool = True  # nc4d: soft mutual nearest-neighbour filter before the convolutions
     raw_gain: float = 0.0  # the refined map starts as this times the mean raw correlation; 0: without, as in the paper
     block_gain: float = 1.0  # and this times what the blocks say is added
 
@@ -63,7 +74,7 @@ class SourceConfig:
     folder: str  # in ``root``
     split: str = "trn"
     share: float = 1.0  # of the pairs of an epoch, in proportion to the other sources'
-    with_itself: bool = False  # coco, training: each object with itself, by random points, through two crops
+    with_itself: bool = False  # training: each object with itself, by random points, through two crops
     limit: int | None = None  # the first so many pairs of the list; validation on coco: so many
 
 
@@ -83,6 +94,7 @@ class DataConfig:
     crop: float = 0.5  # a crop that keeps every keypoint
     focus: float = 0.0  # a crop around the object instead, where its box is known
     flip: float = 0.0  # both images mirrored
+    swap: float = 0.0  # source and target exchanged
     mirror: float = 0.0  # coco: the target alone mirrored, left and right keypoints exchanged
     min_shared: int = 3  # coco: keypoints visible in both
     min_overlap: float = 0.0  # coco: shared keypoints among those visible in either
@@ -111,6 +123,7 @@ class TrainConfig:
     backbone_weights: str | None = None  # a .safetensors file or torchvision's name
     start: str | None = None  # a checkpoint folder to start from
     save_every: int = 500  # steps, besides the end of each epoch
+    validate_every: int = 1  # epochs
     select_alpha: float = 0.1  # the checkpoint kept as best has the highest mean PCK of the validation sets at this
 
 
@@ -125,6 +138,7 @@ class RunConfig:
 
 # Settings that say how a trained model is read out: they may be changed without training again.
 READ_OUT = ("block_gain", "upsample", "gaussian", "sigma", "temperature", "sampler", "sampler_threshold")
+INPUT = ("image_size",)  # and the size that images are brought to, unless weights belong to single cells of its grid
 
 VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
     "paper": {},
@@ -136,8 +150,12 @@ VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
 }
 
 
+# What other matchers need to be of about the size of match-to-match attention.
+MATCHERS: Mapping[str, Mapping[str, Any]] = {"nc4d": {"depth": 3}, "cats": {"dim": 32, "depth": 1}}
+
+
 def model_config(values: Mapping[str, Any] | None = None, source: str = "model config") -> ModelConfig:
-    """Given keys, on top of what their ``variant`` says, on top of the paper → a checked ModelConfig."""
+    """Given keys, on top of what their ``matcher`` and ``variant`` say, on top of the paper → a checked ModelConfig."""
     given = dict(values or {})
     check_keys(given, [f.name for f in fields(ModelConfig)], source)
     variant = given.get("variant", "paper")
@@ -146,9 +164,10 @@ def model_config(values: Mapping[str, Any] | None = None, source: str = "model c
     for key in ("image_size", "grid"):
         if _is_number(given.get(key)):  # one side stands for a square
             given[key] = [given[key], given[key]]
-    if _is_number(given.get("stages")):
-        given["stages"] = [given["stages"]]
-    config = _build(ModelConfig, {**VARIANTS[variant], **given}, source)
+    for key in ("stages", "layers"):
+        if _is_number(given.get(key)):
+            given[key] = [given[key]]
+    config = _build(ModelConfig, {**VARIANTS[variant], **MATCHERS.get(str(given.get("matcher")), {}), **given}, source)
     _check_ranges(config, source)
     return config
 
@@ -168,9 +187,7 @@ def run_config(tables: Mapping[str, Any], source: str = "run config") -> RunConf
         sources = data.get(key)
         if not isinstance(sources, list | tuple) or not all(isinstance(item, Mapping) for item in sources):
             raise InputError(f"{source}: data.{key} must be a list of {{benchmark = …, folder = …}}")
-        for item in sources:
-            check_keys(item, [f.name for f in fields(SourceConfig)], f"{source}, data.{key}")
-        data[key] = [_build(SourceConfig, item, f"{source}, data.{key}") for item in sources]
+        data[key] = [source_config(item, f"{source}, data.{key}") for item in sources]
     config = RunConfig(
         model=model_config(tables.get("model", {}), f"{source}, [model]"),
         data=_build(DataConfig, data, f"{source}, [data]"),
@@ -178,6 +195,12 @@ def run_config(tables: Mapping[str, Any], source: str = "run config") -> RunConf
     )
     _check_run(config, source)
     return config
+
+
+def source_config(values: Mapping[str, Any], source: str) -> SourceConfig:
+    """Keys → a checked SourceConfig."""
+    check_keys(values, [f.name for f in fields(SourceConfig)], source)
+    return _build(SourceConfig, values, source)
 
 
 def read_run_config(path: Path, settings: Sequence[str] = ()) -> RunConfig:
@@ -280,10 +303,25 @@ def _whole(value: Any) -> Any:
 def _explain(error: dacite.DaciteError, given: Mapping[str, Any]) -> str:
     if isinstance(error, dacite.WrongTypeError):
         key, kind = error.field_path, error.field_type
-        choices = get_args(kind) if getattr(kind, "__origin__", None) is Literal else ()
-        wanted = f"one of {', '.join(map(str, choices))}" if choices else getattr(kind, "__name__", str(kind))
-        return f"{key} = {given.get(str(key))!r}: expected {wanted}"
+        value = given.get(str(key))
+        near = difflib.get_close_matches(str(value), _choices(kind), n=1)
+        return f"{key} = {value!r}: expected {_wanted(kind)}" + (f"; did you mean {near[0]!r}?" if near else "")
     return str(error)
+
+
+def _choices(kind: Any) -> list[str]:
+    """The words that a key of this type takes."""
+    if get_origin(kind) is Literal:
+        return [str(choice) for choice in get_args(kind)]
+    return [choice for part in get_args(kind) for choice in _choices(part)]
+
+
+def _wanted(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(_choices(kind))}"
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_wanted(part) for part in get_args(kind) if part is not NoneType)
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 
 def _check_ranges(config: ModelConfig, source: str) -> None:
@@ -295,9 +333,16 @@ def _check_ranges(config: ModelConfig, source: str) -> None:
     need(config.grid is None or min(config.grid) >= 2, "grid", "both sides must be at least 2 cells")
     need(bool(config.stages) and set(config.stages) <= {1, 2, 3, 4}, "stages", "choose some of 1, 2, 3, 4")
     need(list(config.stages) == sorted(set(config.stages)), "stages", "list each stage once, in rising order")
+    numbers = () if isinstance(config.layers, str) else config.layers
+    need(bool(config.layers) and min(numbers, default=0) >= 0, "layers", "choose some, numbered from 0")
+    need(list(numbers) == sorted(set(numbers)), "layers", "list each layer once, in rising order")
     for key in ("dim", "heads", "head_dim", "ffn_ratio", "upsample"):
         need(getattr(config, key) >= 1, key, "must be at least 1")
+    for key in ("max_matches", "linformer_rank", "performer_features"):
+        need(getattr(config, key) >= 1, key, "must be at least 1")
+    need(config.conv_kernel >= 1 and config.conv_kernel % 2 == 1, "conv_kernel", "must be odd")
     need(config.depth >= 0, "depth", "must not be negative")
+    need(config.depth >= 1 or config.matcher not in MATCHERS, "depth", f"{config.matcher} needs at least 1")
     for key in ("raw_gain", "block_gain"):
         need(0 <= getattr(config, key) < math.inf, key, "must not be negative")
     need(config.raw_gain + config.block_gain > 0, "block_gain", "without raw_gain nothing would be left")
@@ -313,7 +358,7 @@ def _check_run(config: RunConfig, source: str) -> None:
     data, train = config.data, config.train
     for key in ("train", "validate"):
         need(bool(getattr(data, key)), "data", key, "name at least one source of pairs")
-    for key in ("colour", "crop", "focus", "flip", "mirror", "min_overlap", "min_object"):
+    for key in ("colour", "crop", "focus", "flip", "swap", "mirror", "min_overlap", "min_object"):
         need(0 <= getattr(data, key) <= 1, "data", key, "must lie between 0 and 1")
     need(all(0 < item.share < math.inf for item in data.train), "data", "train", "shares must be positive")
     need(
@@ -324,7 +369,7 @@ def _check_run(config: RunConfig, source: str) -> None:
     need(data.pairs_per_epoch is None or data.pairs_per_epoch >= 1, "data", "pairs_per_epoch", "must be at least 1")
     endless = any(item.benchmark == "coco" for item in data.train)
     need(not endless or data.pairs_per_epoch is not None, "data", "pairs_per_epoch", "a coco source is endless: say it")
-    for key in ("epochs", "batch", "save_every"):
+    for key in ("epochs", "batch", "save_every", "validate_every"):
         need(getattr(train, key) >= 1, "train", key, "must be at least 1")
     need(0 < train.lr < math.inf, "train", "lr", "must be positive")
     need(data.workers >= 0, "data", "workers", "must not be negative")

@@ -16,10 +16,12 @@ from transformatcher.errors import InputError
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.losses import keypoint_loss
 from transformatcher.models.attention import ReleasedAttention
-from transformatcher.models.backbone import ResNetFeatures, backbone_of, load_backbone_weights
-from transformatcher.models.build import build_matcher
+from transformatcher.models.attention_softmax import VanillaAttention
+from transformatcher.models.backbone import ResNetFeatures, backbone_of, grid_of, load_backbone_weights
+from transformatcher.models.build import build_matcher, build_refiner
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.flow import KernelSoftArgmax
+from transformatcher.models.inference import captured
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.matcher import TransforMatcher
 
@@ -155,12 +157,23 @@ class TestTransforMatcher:
         test = model.transfer(flow, points)
         assert not torch.equal(model.train().transfer(flow, points), test)
 
-    @pytest.mark.parametrize("variant", ["paper", "released"])
-    def test_learns_one_synthetic_batch(self, variant):
-        config = model_config({"variant": variant, "depth": 2})
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"variant": "paper"},
+            {"variant": "released"},
+            {"position": "absolute"},
+            {"attention": "linformer", "position": "absolute"},
+            {"attention": "performer"},
+            {"matcher": "nc4d"},
+            {"matcher": "cats"},
+        ],
+        ids=lambda settings: "-".join(settings.values()),
+    )
+    def test_learns_one_synthetic_batch(self, settings):
+        config = model_config({"depth": 2, "grid": 6, **settings})
         batch = collate([load_pair(synthetic_pair(seed, size=(48, 48))[0], (48, 48)) for seed in (1, 2)])
-        attention = build_matcher(config).refiner.blocks[0].attention
-        model = tiny(MatchToMatch(2, depth=2, make_attention=lambda d: type(attention)(d, position=attention.position)))
+        model = tiny(build_refiner(config, layers=2))
         optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
         losses = []
         for _ in range(80):
@@ -183,6 +196,44 @@ class TestBuild:
         assert flow.trg_norm.shape == (1, 8, 12, 2)
         assert torch.isfinite(flow.trg_norm).all()
 
+    @pytest.mark.parametrize(
+        ("settings", "channels"),
+        [
+            ({"layers": "every-other"}, 5),
+            ({"layers": [0, 8]}, 2),
+            ({"stages": 4}, 3),
+            ({"channels": "mean"}, 1),
+            ({"channels": "concat", "layers": [1, 2, 6]}, 1),
+            ({"attention": "linformer", "layers": [6, 7]}, 2),
+            ({"matcher": "cats", "stages": 4, "grid": [4, 6]}, 3),
+            ({"matcher": "nc4d", "raw_gain": 9}, 9),
+        ],
+    )
+    @torch.no_grad()
+    def test_parts_fit_together(self, settings, channels):
+        config = model_config({"backbone": "resnet50", "image_size": [64, 96], "sampler": "bilinear", **settings})
+        model = build_matcher(config)
+        assert model.refiner.layers == channels
+        flow = model(torch.randn(1, 3, 64, 96), torch.randn(1, 3, 64, 96))
+        assert torch.isfinite(flow.trg_norm).all()
+
+    def test_every_other_layer_counts_from_the_deepest(self):
+        model = build_matcher(model_config({"backbone": "resnet101", "layers": "every-other"}))
+        assert list(model.correlation.layers) == list(range(1, 26, 2))
+
+    def test_layers_that_the_backbone_lacks_are_named(self):
+        with pytest.raises(InputError, match=r"layers = \[0, 9\]: resnet50 has 9 layers in stages \[3, 4\], .* 0 to 8"):
+            build_matcher(model_config({"backbone": "resnet50", "layers": [0, 9]}))
+
+    @pytest.mark.parametrize("name", ["resnet50", "resnet50_v1"])
+    @torch.no_grad()
+    def test_grids_are_known_before_an_image_is_seen(self, name):
+        net = ResNetFeatures(name, stages=(1, 2, 3, 4)).eval()
+        for size in ((65, 97), (64, 80)):
+            features = net(torch.randn(1, 3, *size))
+            for stage, feature in zip(net.stage_of_layer, features, strict=True):
+                assert grid_of(size, stage) == feature.shape[2:]
+
     def test_the_variants_differ_by_config_alone(self):
         paper, released = (
             build_matcher(model_config({"variant": v, "backbone": "resnet50"})) for v in ("paper", "released")
@@ -196,6 +247,42 @@ class TestBuild:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"position": "absolute"},
+        {"attention": "vanilla"},
+        {"attention": "linformer"},
+        {"attention": "performer"},
+        {"matcher": "nc4d"},
+        {"matcher": "cats"},
+    ],
+    ids=lambda settings: "-".join(settings.values()),
+)
+def test_forward_and_backward_of_every_matcher_fit_into_a_graph(settings):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    refiner = build_refiner(model_config({"grid": [4, 5], **settings}), layers=3)
+    corr = torch.rand(2, 3, 4, 5, 4, 5)
+    expected = refiner(corr).detach()
+    refiner, on_gpu = refiner.cuda(), corr.cuda().requires_grad_()
+
+    def step():
+        out = refiner(on_gpu)
+        out.square().sum().backward()
+        return out.detach()
+
+    torch.testing.assert_close(captured(step)().cpu(), expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_vanilla_attention_never_holds_its_weights():
+    attention, x = VanillaAttention(16).cuda(), torch.randn(1, 10**4, 16, device="cuda", requires_grad=True)
+    torch.cuda.reset_peak_memory_stats()
+    attention(x, (10, 10, 10, 10)).sum().backward()
+    assert torch.cuda.max_memory_allocated() < 2**30  # of 8 heads they would fill 3 GiB
+
+
+@pytest.mark.gpu
 @torch.no_grad()
 def test_gpu_and_cpu_agree():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -204,3 +291,22 @@ def test_gpu_and_cpu_agree():
     on_cpu = model(*images)
     on_gpu = model.cuda()(*images.cuda())
     torch.testing.assert_close(on_gpu.trg_norm.cpu(), on_cpu.trg_norm, rtol=0, atol=1e-3)
+
+
+def test_frozen_batch_norms_are_part_of_their_convolutions():
+    """The same features and the same gradients of every weight, in fewer passes."""
+    net = ResNetFeatures("resnet50_v1", stages=(1, 2)).double().eval()
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(module.weight, 0.2, 0.6)
+    images = torch.randn(2, 3, 40, 32, dtype=torch.float64)
+    outcomes = []
+    for frozen in (False, True):
+        net.frozen_norms = frozen
+        features = net(images)
+        grads = torch.autograd.grad(sum(f.square().mean() for f in features), list(net.parameters()))
+        outcomes.append([*features, *grads])
+    for ours, theirs in zip(*outcomes, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

@@ -61,15 +61,37 @@ class TestCorrelation:
         out = MultiLevelCorrelation()([random64(1, 4, 3, 4)], [random64(1, 4, 5, 2)])
         assert out.shape == (1, 1, 3, 4, 5, 2)
 
+    def test_mean_is_that_of_the_channels(self):
+        src, trg = ([random64(2, 4, 3, 4), random64(2, 6, 2, 2)] for _ in range(2))
+        multi, mean = (MultiLevelCorrelation(channels=channels)(src, trg) for channels in ("multi", "mean"))
+        torch.testing.assert_close(mean, (multi[:, :1] + multi[:, 1:]) / 2)
+
+    @pytest.mark.parametrize("kind", ["resize-correlation", "resize-features"])
+    def test_concat_is_the_cosine_of_features_one_behind_the_other(self, kind):
+        src, trg = ([random64(1, 4, 3, 4), random64(1, 6, 2, 2)] for _ in range(2))
+        out = MultiLevelCorrelation(kind, channels="concat")(src, trg)
+        assert out.shape == (1, 1, 3, 4, 3, 4)
+        f, g = (
+            np.concatenate([fine[0].numpy(), naive.resize(coarse[0].numpy(), (6, 3, 4))]) for fine, coarse in (src, trg)
+        )
+        np.testing.assert_allclose(out[0, 0], naive.correlation(f, g), atol=1e-12)
+
+    def test_some_layers_alone(self):
+        src, trg = ([random64(1, 4, 3, 4), random64(1, 6, 2, 2), random64(1, 6, 2, 2)] for _ in range(2))
+        every, some = MultiLevelCorrelation(grid=(3, 4)), MultiLevelCorrelation(grid=(3, 4), layers=[0, 2])
+        assert torch.equal(some(src, trg), every(src, trg)[:, [0, 2]])
+        assert MultiLevelCorrelation(layers=[1, 2])(src, trg).shape == (1, 2, 2, 2, 2, 2)  # their own finest grid
+
     def test_uneven_layers_are_refused(self):
         with pytest.raises(InputError, match="2 and 1"):
             MultiLevelCorrelation()([random64(1, 4, 3, 4)] * 2, [random64(1, 4, 3, 4)])
 
     @pytest.mark.parametrize("kind", ["resize-correlation", "resize-features"])
-    def test_gradcheck(self, kind):
+    @pytest.mark.parametrize("channels", ["multi", "concat", "mean"])
+    def test_gradcheck(self, kind, channels):
         features = [random64(1, 3, 2, 2, grad=True), random64(1, 2, 2, 3, grad=True)]
         other = [random64(1, 3, 2, 2, grad=True), random64(1, 2, 2, 3, grad=True)]
-        stage = MultiLevelCorrelation(kind, grid=(2, 3))
+        stage = MultiLevelCorrelation(kind, grid=(2, 3), channels=channels)
         assert gradcheck(lambda a, b, c, d: stage([a, b], [c, d]), (*features, *other))
 
 

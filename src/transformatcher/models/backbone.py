@@ -1,30 +1,72 @@
 """Image → features of every bottleneck of the chosen ResNet stages (section 4.1).
 
-The networks are torchvision's. Weights come from a local safetensors file or from torchvision's own weights, and are
+The networks are torchvision's, module for module and key for key; they stand here because importing torchvision takes
+longer than matching two photos. Weights come from a local safetensors file or from torchvision's own weights, and are
 never fetched unless the caller says so.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
-import torchvision
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
+from transformatcher.schema import Size
 from transformatcher.tensors import load_strictly, read_safetensors
 
-ARCHITECTURES: dict[str, Callable[[], torchvision.models.ResNet]] = {
-    "resnet50": torchvision.models.resnet50,
-    "resnet50_v1": torchvision.models.resnet50,
-    "resnet101": torchvision.models.resnet101,
-}
+# Bottlenecks of each stage.
+ARCHITECTURES = {"resnet50": (3, 4, 6, 3), "resnet50_v1": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}
+EXPANSION = 4  # channels that leave a bottleneck, as a multiple of those inside
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolution, each with its batch norm, beside a shortcut (He et al. 2016).
+
+    Args:
+        channels: that come in.
+        width: channels inside.
+        stride: of the block.
+        first: it is its stage's first, whose shortcut is a convolution.
+        stride_in_3x3: where the stride sits: torchvision's place, or in the first 1×1 convolution, the original one.
+    """
+
+    def __init__(self, channels: int, width: int, stride: int, *, first: bool, stride_in_3x3: bool) -> None:
+        super().__init__()
+        out = EXPANSION * width
+        strides = (1, stride) if stride_in_3x3 else (stride, 1)
+        self.conv1 = nn.Conv2d(channels, width, 1, strides[0], bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, strides[1], padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out)
+        self.downsample: nn.Sequential | None = None
+        if first:
+            self.downsample = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: Float[Tensor, "b c h w"], frozen_norms: bool = False) -> Float[Tensor, "b _ _ _"]:
+        """Features in, features out."""
+        shortcut = conv_norm(x, *self.shortcut, frozen_norms) if self.shortcut else x
+        x = conv_norm(x, self.conv1, self.bn1, frozen_norms).relu_()
+        x = conv_norm(x, self.conv2, self.bn2, frozen_norms).relu_()
+        return (conv_norm(x, self.conv3, self.bn3, frozen_norms) + shortcut).relu_()
+
+    @property
+    def shortcut(self) -> tuple[nn.Conv2d, nn.BatchNorm2d] | None:
+        """What the shortcut is made of, where it is more than a wire."""
+        if self.downsample is None:
+            return None
+        conv, norm = self.downsample
+        return cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm)
 
 
 class ResNetFeatures(nn.Module):
-    """A torchvision ResNet that returns the outputs (after ReLU) of all bottlenecks of ``stages``.
+    """A ResNet that returns the outputs (after ReLU) of all bottlenecks of ``stages``.
 
     Args:
         name: one of ARCHITECTURES. ``resnet50_v1`` is the network of He et al. as first published: the stride of a
@@ -40,34 +82,73 @@ class ResNetFeatures(nn.Module):
             raise InputError(f"backbone stages {list(stages)}: choose some of 1, 2, 3, 4")
         self.name = name
         self.stages = tuple(stages)
-        net = ARCHITECTURES[name]()
-        if name == "resnet50_v1":
-            _move_strides_to_first_convolution(net)
-        self.conv1, self.bn1, self.relu, self.maxpool = net.conv1, net.bn1, net.relu, net.maxpool
+        self.frozen_norms = False  # batch norms keep their statistics, even in training; faster
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        channels = 64
         for stage in range(1, max(stages) + 1):
-            self.add_module(f"layer{stage}", net.get_submodule(f"layer{stage}"))
+            width = 32 * 2**stage
+            blocks = []
+            for number in range(ARCHITECTURES[name][stage - 1]):
+                stride = 2 if number == 0 and stage > 1 else 1
+                blocks.append(
+                    Bottleneck(channels, width, stride, first=number == 0, stride_in_3x3=name != "resnet50_v1")
+                )
+                channels = EXPANSION * width
+            self.add_module(f"layer{stage}", nn.Sequential(*blocks))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @property
+    def stage_of_layer(self) -> list[int]:
+        """The stage of each feature map that an image gives."""
+        return [stage for stage in self.stages for _ in self.bottlenecks(stage)]
+
+    def bottlenecks(self, stage: int) -> list[Bottleneck]:
+        """Those of one stage, in order."""
+        return cast(list[Bottleneck], list(self.get_submodule(f"layer{stage}").children()))
 
     @property
     def n_layers(self) -> int:
         """How many feature maps an image gives, and so how many channels the correlation has."""
-        return sum(len(list(self.get_submodule(f"layer{stage}").children())) for stage in self.stages)
+        return len(self.stage_of_layer)
 
     def forward(self, images: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b _ _ _"]]:
         """Normalised RGB images → one feature map for each bottleneck of the chosen stages."""
         features = []
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x = self.maxpool(conv_norm(images, self.conv1, self.bn1, self.frozen_norms).relu_())
         for stage in range(1, max(self.stages) + 1):
-            for bottleneck in self.get_submodule(f"layer{stage}").children():
-                x = bottleneck(x)
+            for bottleneck in self.bottlenecks(stage):
+                x = bottleneck(x, self.frozen_norms)
                 if stage in self.stages:
                     features.append(x)
         return features
 
 
-def _move_strides_to_first_convolution(net: torchvision.models.ResNet) -> None:
-    for stage in (net.layer2, net.layer3, net.layer4):
-        first = stage[0]
-        first.conv1.stride, first.conv2.stride = first.conv2.stride, first.conv1.stride
+def conv_norm(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, frozen: bool) -> Tensor:
+    """A convolution and the batch norm behind it."""
+    return folded_conv(x, conv, norm) if frozen else norm(conv(x))
+
+
+def folded_conv(x: Float[Tensor, "b c h w"], conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Float[Tensor, "b _ _ _"]:
+    """A convolution and the batch norm behind it, whose statistics stand still, as one convolution.
+
+    Gradients reach all their weights. What is saved are the batch norm's own passes over the features.
+    """
+    assert norm.running_var is not None
+    assert norm.running_mean is not None
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    bias = norm.bias - norm.running_mean * scale
+    weight = conv.weight * scale[:, None, None, None]
+    return F.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups)
+
+
+def grid_of(image_size: Size, stage: int) -> Size:
+    """(h, w) of a stage's feature maps: the first has a quarter of the pixels' rows, each next one half, rounded up."""
+    h, w = (-(-pixels // 2 ** (stage + 1)) for pixels in image_size)
+    return h, w
 
 
 def load_backbone_weights(backbone: nn.Module, weights: str, *, download: bool = False) -> None:
@@ -122,7 +203,9 @@ def backbone_of(weights: str) -> str:
 def _named_weights(name: str, weights: str, download: bool) -> tuple[Path, dict[str, Tensor]]:
     if name == "resnet50_v1":
         raise InputError(f"backbone weights {weights!r}: no such file, and torchvision has none for resnet50_v1")
-    enum = torchvision.models.get_model_weights(name)
+    from torchvision.models import get_model_weights
+
+    enum = get_model_weights(name)
     if weights not in enum.__members__:
         names = ", ".join(enum.__members__)
         raise InputError(f"backbone weights {weights!r}: no such file, and torchvision's for {name} are {names}")

@@ -1,51 +1,114 @@
 """Config → matcher: the one place where names become modules."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from torch import nn
 
 from transformatcher.config import ModelConfig
+from transformatcher.errors import InputError
 from transformatcher.keypoints import Sampler, bilinear_sample, soft_sampler
-from transformatcher.models.attention import AdditiveAttention, PaperAttention, ReleasedAttention
-from transformatcher.models.backbone import ResNetFeatures
+from transformatcher.models.absolute import AxisVectors, MatchVectors
+from transformatcher.models.aggregation import CostAggregation
+from transformatcher.models.attention import PaperAttention, ReleasedAttention
+from transformatcher.models.attention_softmax import LinformerAttention, PerformerAttention, VanillaAttention
+from transformatcher.models.backbone import ResNetFeatures, grid_of
+from transformatcher.models.consensus import NeighbourhoodConsensus
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.matcher import TransforMatcher
-from transformatcher.models.rotary import AxialRotary, Checkerboard, NoPosition, Position
+from transformatcher.models.rotary import AxialRotary, Checkerboard, Grid4, NoPosition, Position
+from transformatcher.schema import Size
 
 
 def build_matcher(config: ModelConfig) -> TransforMatcher:
     """A matcher with random weights, in evaluation mode."""
     backbone = ResNetFeatures(config.backbone, config.stages)
+    layers = _layers(config, backbone.n_layers)
+    grid = config.grid or grid_of(config.image_size, backbone.stage_of_layer[min(layers)])
     return TransforMatcher(
         backbone=backbone,
-        correlation=MultiLevelCorrelation(config.correlation, config.grid),
-        refiner=build_refiner(config, backbone.n_layers),
+        correlation=MultiLevelCorrelation(
+            config.correlation, config.grid, config.channels, None if config.layers == "all" else layers
+        ),
+        refiner=build_refiner(config, len(layers) if config.channels == "multi" else 1, grid),
         readout=KernelSoftArgmax(config.upsample, config.sigma, config.temperature, config.gaussian),
         sampler=_sampler(config, config.sampler_threshold),
         train_sampler=_sampler(config, config.sampler_threshold_train),
     ).eval()
 
 
-def build_refiner(config: ModelConfig, layers: int) -> nn.Module:
-    """The part between correlation and flow, for a correlation of ``layers`` channels."""
-    if config.matcher == "none":
-        return MeanCorrelation()
+def build_refiner(config: ModelConfig, layers: int, grid: Size | None = None) -> nn.Module:
+    """The part between correlation and flow, for a correlation of ``layers`` channels.
+
+    Some parts have weights for each cell of the correlation's ``grid``; None: that of the finest stage.
+    """
+    h, w = grid or config.grid or grid_of(config.image_size, min(config.stages))
+    dim, depth, raw_gain, block_gain = config.dim, config.depth, config.raw_gain, config.block_gain
+    match config.matcher:
+        case "none":
+            return MeanCorrelation()
+        case "nc4d":
+            return NeighbourhoodConsensus(
+                layers, dim, depth, config.conv_kernel, config.mutual, raw_gain=raw_gain, block_gain=block_gain
+            )
+        case "cats":
+            return CostAggregation(
+                layers,
+                (h, w),
+                dim,
+                depth,
+                config.heads,
+                config.head_dim,
+                config.ffn_ratio,
+                raw_gain=raw_gain,
+                block_gain=block_gain,
+            )
     return MatchToMatch(
         layers,
-        config.dim,
-        config.depth,
+        dim,
+        depth,
         config.ffn_ratio,
-        make_attention=partial(_attention, config),
-        raw_gain=config.raw_gain,
-        block_gain=config.block_gain,
+        make_attention=partial(_attention, config, (h, w, h, w)),
+        raw_gain=raw_gain,
+        block_gain=block_gain,
+        place=_place(config, (h, w, h, w)),
     )
 
 
-def _attention(config: ModelConfig, dim: int) -> AdditiveAttention:
-    kind = {"paper": PaperAttention, "released": ReleasedAttention}[config.attention]
-    return kind(dim, config.heads, config.head_dim, _position(config))
+def _layers(config: ModelConfig, n: int) -> Sequence[int]:
+    """Numbers of the layers to use, of the backbone's n."""
+    if config.layers == "all":
+        return range(n)
+    if config.layers == "every-other":
+        return range((n - 1) % 2, n, 2)  # the deepest is one of them
+    if max(config.layers) >= n:
+        raise InputError(
+            f"layers = {list(config.layers)}: {config.backbone} has {n} layers in stages {list(config.stages)}, "
+            f"numbered from 0 to {n - 1}"
+        )
+    return config.layers
+
+
+def _attention(config: ModelConfig, grid: Grid4, dim: int) -> nn.Module:
+    heads, head_dim, position = config.heads, config.head_dim, _position(config)
+    match config.attention:
+        case "paper":
+            return PaperAttention(dim, heads, head_dim, position)
+        case "released":
+            return ReleasedAttention(dim, heads, head_dim, position)
+        case "vanilla":
+            return VanillaAttention(dim, heads, head_dim, position, config.max_matches)
+        case "linformer":
+            return LinformerAttention(dim, grid, heads, head_dim, position, config.linformer_rank)
+        case "performer":
+            return PerformerAttention(dim, heads, head_dim, position, config.performer_features)
+
+
+def _place(config: ModelConfig, grid: Grid4) -> nn.Module | None:
+    kind = {"absolute": AxisVectors, "absolute-table": MatchVectors}.get(config.position)
+    return kind(config.dim, grid) if kind else None
 
 
 def _position(config: ModelConfig) -> Position:

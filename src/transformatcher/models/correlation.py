@@ -36,17 +36,25 @@ class MultiLevelCorrelation(nn.Module):
             On features that are never negative, such as a ResNet's after its ReLU, the two are equal: the correlation's
             own ReLU then does nothing, and without it both are the same linear map.
         grid: (h, w) of the common grid, or None for the finest grid among the layers, on either side.
+        channels: ``multi`` as above. The supplement's ablation has two maps of one channel: ``mean``, that of the
+            channels, and ``concat``, the cosine of the layers' features one behind the other, resized first
+            (``resize`` has no say in it).
+        layers: numbers of the layers to use, from 0; None: all.
     """
 
     def __init__(
         self,
         resize: Literal["resize-correlation", "resize-features"] = "resize-correlation",
         grid: Size | None = None,
+        channels: Literal["multi", "concat", "mean"] = "multi",
+        layers: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.resize = resize
         self.path: fast.PathName = "auto"  # fast: a fused kernel where Triton runs; plain: this file
         self.grid = grid
+        self.channels = channels
+        self.layers = layers
 
     def forward(
         self, src: Sequence[Float[Tensor, "b _ _ _"]], trg: Sequence[Float[Tensor, "b _ _ _"]]
@@ -54,7 +62,18 @@ class MultiLevelCorrelation(nn.Module):
         """Two lists of feature maps, the same layers in the same order → the stacked maps."""
         if len(src) != len(trg) or not src:
             raise InputError(f"correlation needs the same layers of both images, got {len(src)} and {len(trg)}")
+        if self.layers is not None:
+            src, trg = [src[i] for i in self.layers], [trg[i] for i in self.layers]
         src_grid, trg_grid = self.grid or finest_grid(src), self.grid or finest_grid(trg)
+        if self.channels == "concat":
+            # Not normalised layer by layer, which would make it the mean of the layers' cosines again.
+            src, trg = [concatenated(src, src_grid)], [concatenated(trg, trg_grid)]
+        corr = self._correlate(src, trg, src_grid, trg_grid)
+        return corr.mean(dim=1, keepdim=True) if self.channels == "mean" else corr
+
+    def _correlate(
+        self, src: Sequence[Tensor], trg: Sequence[Tensor], src_grid: Size, trg_grid: Size
+    ) -> Float[Tensor, "b l hs ws ht wt"]:
         if fast.kernel_wanted(self.path, src[0]):
             return fast.correlate(src, trg, src_grid, trg_grid, relu_first=self.resize == "resize-correlation")
         maps = []
@@ -65,6 +84,11 @@ class MultiLevelCorrelation(nn.Module):
             else:
                 maps.append(resize4d(cosine_correlation(f_src, f_trg), src_grid, trg_grid))
         return torch.stack(maps, dim=1)
+
+
+def concatenated(features: Sequence[Float[Tensor, "b _ _ _"]], grid: Size) -> Float[Tensor, "b c h w"]:
+    """All layers on one grid, one behind the other."""
+    return torch.cat([resize2d(feature, grid) for feature in features], dim=1)
 
 
 def finest_grid(features: Sequence[Float[Tensor, "b _ _ _"]]) -> Size:

@@ -248,13 +248,19 @@ def _additive(block: Block) -> AdditiveAttention:
 
 
 def refine(
-    embed: nn.Linear, blocks: Sequence[Block], score: nn.Linear, corr: Float[Tensor, "b l hs ws ht wt"]
+    embed: nn.Linear,
+    blocks: Sequence[Block],
+    score: nn.Linear,
+    corr: Float[Tensor, "b l hs ws ht wt"],
+    vectors: Float[Tensor, "d t"] | None = None,
 ) -> Float[Tensor, "b hs ws ht wt"]:
-    """The whole matcher, from correlation to refined map."""
+    """The whole matcher, from correlation to refined map; ``vectors`` are added to the matches."""
     b, _, hs, ws, ht, wt = corr.shape
     flat = corr.flatten(2)  # (b, l, t)
     run = choose_passes(flat, blocks)
     x = run.embed(flat, embed.weight, embed.bias)
+    if vectors is not None:
+        x = x + vectors
     places: dict[Hashable, Placement] = {}  # blocks usually share theirs
     for block in blocks:
         position = _additive(block).position

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-from torchvision.models.resnet import Bottleneck
 
-from transformatcher.models.backbone import ResNetFeatures
+from transformatcher.models.backbone import Bottleneck, ResNetFeatures
 from transformatcher.models.block import Block
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Flow
@@ -49,7 +48,7 @@ class FoldedResNet(nn.Module):
         self.stem = fuse_conv_bn_eval(net.conv1, net.bn1)
         self.maxpool = net.maxpool
         self.layers = nn.ModuleList(
-            nn.ModuleList(FoldedBottleneck(block) for block in net.get_submodule(f"layer{stage}").children())
+            nn.ModuleList(FoldedBottleneck(block) for block in net.bottlenecks(stage))
             for stage in range(1, max(net.stages) + 1)
         )
 
@@ -74,8 +73,8 @@ class FoldedBottleneck(nn.Module):
         self.conv2 = fuse_conv_bn_eval(block.conv2, block.bn2)
         self.conv3 = fuse_conv_bn_eval(block.conv3, block.bn3)
         self.shortcut: nn.Conv2d | None = None
-        if block.downsample is not None:
-            self.shortcut = fuse_conv_bn_eval(block.downsample[0], block.downsample[1])
+        if block.shortcut is not None:
+            self.shortcut = fuse_conv_bn_eval(*block.shortcut)
             assert self.conv3.bias is not None
             assert self.shortcut.bias is not None
             self.conv3.bias.data += self.shortcut.bias.data  # one bias for the sum

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import cast
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,9 +11,10 @@ from transformatcher.errors import InputError
 from transformatcher.models import fast
 from transformatcher.models.attention import PaperAttention
 from transformatcher.models.block import Block
+from transformatcher.models.refiner import Refiner
 
 
-class MatchToMatch(nn.Module):
+class MatchToMatch(Refiner):
     """Every candidate match is a token; its features are its similarities at all layers.
 
     Args:
@@ -23,9 +23,8 @@ class MatchToMatch(nn.Module):
         depth: number of blocks (N).
         ffn_ratio: hidden channels of a block's MLP, as a multiple of ``dim``.
         make_attention: called once for each block; returns a module ``(x, grid) → x`` for tokens ``(b, t, dim)``.
-        raw_gain: DEVIATION: if positive, the refined map is a sum of what the blocks say, zero at first, and a weighted
-            mean of the raw correlations times this. So learning begins from a matcher that works.
-        block_gain: weight of what the blocks say in the refined map.
+        raw_gain, block_gain: see :class:`Refiner`.
+        place: called with the grid; returns a vector ``(dim, t)`` for each match, which is added to it.
     """
 
     def __init__(
@@ -37,16 +36,14 @@ class MatchToMatch(nn.Module):
         make_attention: Callable[[int], nn.Module] = PaperAttention,
         raw_gain: float = 0.0,
         block_gain: float = 1.0,
+        place: nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(layers, raw_gain, block_gain)
         self.embed = nn.Linear(layers, dim)
         self.blocks = nn.ModuleList(Block(make_attention(dim), dim, ffn_ratio) for _ in range(depth))
         self.score = nn.Linear(dim, 1)
-        self.raw_gain, self.block_gain = raw_gain, block_gain
-        if raw_gain:
-            self.mix = nn.Parameter(torch.full((layers,), 1 / layers))
-            nn.init.zeros_(self.score.weight)
-            nn.init.zeros_(self.score.bias)
+        self.start_from_raw(self.score)
+        self.place = place
         # fast: the fused passes; plain: this file; auto: fast where the passes know the attention
         self.path: fast.PathName = "auto"
 
@@ -56,20 +53,15 @@ class MatchToMatch(nn.Module):
             raise InputError("the fast path knows the attentions of the paper and of the released code only")
         return known
 
-    def forward(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
-        """The refined map; its values are logits of any sign."""
-        if corr.shape[1] != self.embed.in_features:
-            raise InputError(f"matcher built for {self.embed.in_features} correlation layers, got {corr.shape[1]}")
-        refined = self.block_gain * self._refine(corr)
-        if self.raw_gain:
-            refined = refined + self.raw_gain * torch.einsum("l,blhwij->bhwij", self.mix, corr.to(self.mix.dtype))
-        return refined
-
-    def _refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
-        if self.path != "plain" and self._fast_path():
-            return fast.refine(self.embed, cast(list[Block], list(self.blocks)), self.score, corr)
+    def refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
+        """What the blocks say."""
         hs, ws, ht, wt = corr.shape[2:]
+        vectors = None if self.place is None else self.place((hs, ws, ht, wt))  # (d, t)
+        if self.path != "plain" and self._fast_path():
+            return fast.refine(self.embed, cast(list[Block], list(self.blocks)), self.score, corr, vectors)
         x = self.embed(rearrange(corr, "b l hs ws ht wt -> b (hs ws ht wt) l").to(self.embed.weight.dtype))  # (b, t, d)
+        if vectors is not None:
+            x = x + vectors.T
         for block in self.blocks:
             x = block(x, (hs, ws, ht, wt))
         return rearrange(self.score(x), "b (hs ws ht wt) 1 -> b hs ws ht wt", hs=hs, ws=ws, ht=ht)
