@@ -21,7 +21,8 @@ from transformatcher.cli import main
 from transformatcher.config import run_config
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
-from transformatcher.train import BEST, LAST, METRICS, RUN, Objective, Trainer, train
+from transformatcher.recipe import Objective
+from transformatcher.train import BEST, LAST, METRICS, RUN, Trainer, train
 
 CPU = torch.device("cpu")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}

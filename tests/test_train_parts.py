@@ -16,7 +16,8 @@ from transformatcher.data.coco_keypoints import CocoPairs
 from transformatcher.errors import InputError
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
-from transformatcher.train import Average, Trainer, make_optimiser, rate_scale, training_source
+from transformatcher.recipe import Average, make_optimiser, rate_scale, training_source
+from transformatcher.train import Trainer
 
 CPU = torch.device("cpu")
 

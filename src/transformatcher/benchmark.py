@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformatcher.config import model_config
+from transformatcher.config import ModelConfig, model_config
 from transformatcher.losses import keypoint_loss
 from transformatcher.models.build import build_matcher
 from transformatcher.models.inference import captured, for_inference, set_path
@@ -57,6 +57,7 @@ def benchmark(
 ) -> Row:  # fmt: skip
     """Time one combination with random weights and images."""
     torch.manual_seed(0)
+    before = _allocated(device)
     settings = {"variant": variant, "backbone": backbone, "image_size": size, "sampler": "bilinear"}
     plain = build_matcher(model_config(settings)).to(device)
     work = _work(plain, size, device)
@@ -68,7 +69,7 @@ def benchmark(
         model = for_inference(plain) if path == "fast" and device.type == "cuda" else plain
         run, stages = _inference(model, images)
     graph = path == "fast" and device.type == "cuda"
-    with _peak_memory(device) as peak:
+    with _peak_memory(device, before) as peak:
         total = _time(captured(run) if graph else run, device, seconds)
     times = {name: _time(captured(stage) if graph else stage, device, seconds / 4) for name, stage in stages.items()}
     floor = work.floor_ms(ceilings, batch) * (3 if mode == "train" else 1)  # backward: twice the work of forward
@@ -86,6 +87,26 @@ def benchmark(
         gflops=round(work.flops / 1e9, 2),
         matches=work.matches,
     )
+
+
+def cost(config: ModelConfig, device: torch.device, batch: int = 16, seconds: float = 0.5) -> dict[str, float]:
+    """What inference with a model of this config costs: ms/pair, peak GiB and GFLOP/pair, with random weights."""
+    torch.manual_seed(0)
+    before = _allocated(device)
+    model = build_matcher(config).to(device)
+    images = torch.randn(2 * batch, 3, *config.image_size, device=device)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        set_path(model, "plain")
+        model(images[:1], images[1:2])
+        set_path(model, "auto")
+    run, _ = _inference(for_inference(model) if device.type == "cuda" else model, images)
+    with _peak_memory(device, before) as peak:
+        ms = _time(captured(run) if device.type == "cuda" else run, device, seconds)
+    return {
+        "ms_per_pair": round(ms / batch, 4),
+        "peak_gib": round(peak(), 3),
+        "gflops": round(counter.get_total_flops() / 1e9, 2),
+    }
 
 
 def _inference(model: TransforMatcher, images: Tensor) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
@@ -250,14 +271,21 @@ def _time(function: Callable[[], Any], device: torch.device, seconds: float) -> 
     return sorted(times)[len(times) // 2]
 
 
+def _allocated(device: torch.device) -> int:
+    """Bytes that torch's allocator holds on a GPU: what earlier rows left behind, once garbage is collected."""
+    if device.type != "cuda":
+        return 0
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_allocated(device)
+
+
 @contextmanager
-def _peak_memory(device: torch.device) -> Iterator[Callable[[], float]]:
-    """GiB: what torch's allocator held at most on a GPU; the whole process' peak on a CPU."""
+def _peak_memory(device: torch.device, before: int) -> Iterator[Callable[[], float]]:
+    """GiB: what torch's allocator held at most on a GPU, less what it held ``before``; on a CPU the process' peak."""
     if device.type == "cuda":
-        gc.collect()  # graphs of earlier rows
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-        yield lambda: torch.cuda.max_memory_allocated(device) / 2**30
+        yield lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**30
     else:
         yield lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 

@@ -10,49 +10,45 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from transformatcher import __version__
-from transformatcher.checkpoint import load_checkpoint, save_checkpoint
-from transformatcher.config import DataConfig, RunConfig, SourceConfig, TrainConfig, to_plain
-from transformatcher.data.benchmarks import load_benchmark
-from transformatcher.data.coco_keypoints import (
-    AnnotatedObject,
-    CocoPairs,
-    SelfPairs,
-    find_coco,
-    load_coco_objects,
-)
-from transformatcher.data.pairs import LoadedPair, find_split, load_pair
+from transformatcher.checkpoint import save_checkpoint
+from transformatcher.config import RunConfig, to_plain
 from transformatcher.data.store import ImageStore, choose_place
-from transformatcher.data.training import Augmentation, Batches, Draws, Source, TrainingPairs, open_store
+from transformatcher.data.training import Augmentation, Batches, Draws, TrainingPairs, open_store
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
-from transformatcher.evaluate import PUBLISHED_KIND, pair_scores, predict_batch
+from transformatcher.evaluate import predict_batch
 from transformatcher.files import make_folder, read_json, write_text
 from transformatcher.images import read_image
-from transformatcher.losses import keypoint_loss, map_cross_entropy
-from transformatcher.metrics import ALPHAS, Kind
-from transformatcher.models.backbone import load_backbone_weights
-from transformatcher.models.build import build_matcher
-from transformatcher.models.flow import KernelSoftArgmax
-from transformatcher.models.inference import captured
+from transformatcher.metrics import ALPHAS
+from transformatcher.models.backbone import ResNetFeatures
 from transformatcher.models.matcher import TransforMatcher
+from transformatcher.recipe import (
+    Average,
+    GraphedLoss,
+    Objective,
+    load_validation,
+    loss_and_gradients,
+    make_optimiser,
+    measure,
+    rate_scale,
+    start_model,
+    training_source,
+)
 from transformatcher.schema import Matches, PairBatch, Size
 from transformatcher.tensors import load_strictly, read_safetensors, write_tensors
 from transformatcher.visualize import draw_matches, plot_curves, save_figure
@@ -65,77 +61,6 @@ LOOK_EVERY = 20  # steps between looks at the loss; each look waits for the devi
 Report = Callable[[int, int, str], None]  # pairs done, pairs in all, a few words
 
 
-class Objective(nn.Module):
-    """A batch → its loss; a module so that DistributedDataParallel can wrap it.
-
-    Args:
-        model: to be trained.
-        regression, cross_entropy: weights of the two losses.
-        low: run the backbone in bfloat16.
-    """
-
-    def __init__(self, model: TransforMatcher, regression: float, cross_entropy: float, low: bool = False) -> None:
-        super().__init__()
-        self.model = model
-        self.regression = regression
-        self.cross_entropy = cross_entropy
-        self.low = low
-
-    def forward(self, batch: PairBatch) -> Tensor:
-        """The weighted sum of the losses."""
-        model, b = self.model, len(batch.src)
-        images = torch.cat([batch.src, batch.trg])
-        if images.is_cuda:
-            images = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.low, cache_enabled=False):
-            features = model.encode(images)
-        refined = model.refine([f[:b] for f in features], [f[b:] for f in features])
-        loss = refined.new_zeros(())
-        if self.regression:
-            predicted = model.transfer(model.readout(refined), batch.src_kps_norm)
-            loss = loss + self.regression * keypoint_loss(predicted, batch.trg_kps_norm, batch.visible)
-        if self.cross_entropy:
-            logits = refined / cast(KernelSoftArgmax, model.readout).temperature
-            loss = loss + self.cross_entropy * map_cross_entropy(
-                logits, batch.src_kps_norm, batch.trg_kps_norm, batch.visible
-            )
-        return loss
-
-
-class GraphedLoss:
-    """Loss and gradients of batches of one shape, as one CUDA graph: thousands of small launches become one.
-
-    Args:
-        objective: the loss.
-        example: a batch; all others must have its shapes.
-    """
-
-    INPUTS = ("src", "trg", "src_kps_norm", "trg_kps_norm", "visible")
-
-    def __init__(self, objective: nn.Module, example: PairBatch) -> None:
-        self.batch = replace(example, **{name: getattr(example, name).clone() for name in self.INPUTS})
-        before = [buffer.clone() for buffer in objective.buffers()]  # of batch norms, which warming up would move
-        self.replay = captured(partial(loss_and_gradients, objective, self.batch))
-        for buffer, value in zip(objective.buffers(), before, strict=True):
-            buffer.copy_(value)
-
-    def __call__(self, batch: PairBatch) -> Tensor:
-        """The loss of a batch; its gradients replace those that parameters had."""
-        for name in self.INPUTS:
-            getattr(self.batch, name).copy_(getattr(batch, name))
-        return self.replay().clone()
-
-
-def loss_and_gradients(objective: nn.Module, batch: PairBatch) -> Tensor:
-    """The loss of a batch; its gradients replace those that parameters had."""
-    for parameter in objective.parameters():
-        if parameter.grad is not None:
-            parameter.grad.zero_()
-    loss: Tensor = objective(batch)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
-
-
 @dataclass
 class Progress:
     """How far a run is. Everything else that changes is in tensors."""
@@ -143,21 +68,11 @@ class Progress:
     epoch: int = 0  # that is going on, or comes next
     batch: int = 0  # of that epoch, to come next
     step: int = 0
-    loss_sum: float = 0.0  # of this epoch's batches
+    loss_sum: float = 0.0  # of the batches since the last validation
     best: float = -math.inf
     best_epoch: int = -1
     seconds: float = 0.0
     metrics: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Validation:
-    """The decoded pairs of one validation set that this process predicts, in batches."""
-
-    name: str
-    kind: Kind
-    n_pairs: int  # of all processes
-    batches: Sequence[Sequence[LoadedPair]]
 
 
 class Trainer:
@@ -169,6 +84,7 @@ class Trainer:
         device: of this process.
         team: of processes.
         report: called now and then with how far the run is.
+        pictures: draw the first validation pair and the curves.
     """
 
     def __init__(
@@ -178,7 +94,10 @@ class Trainer:
         device: torch.device,
         team: Team | None = None,
         report: Report = lambda _done, _total, _words: None,
+        *,
+        pictures: bool = True,
     ) -> None:
+        self.pictures = pictures
         self.config, self.out, self.device, self.team, self.report = config, out, device, team or Team(), report
         settings = config.train
         if settings.batch % self.team.world:
@@ -202,7 +121,8 @@ class Trainer:
         self.loss_of: Callable[[PairBatch], Tensor] = partial(loss_and_gradients, self.objective)
         self.optimiser = make_optimiser(self.model, settings, device)
         self.sources = [training_source(item, config.data, settings.seed) for item in config.data.train]
-        self.validations = [load_validation(item, config, self.team) for item in config.data.validate]
+        data, size = config.data, config.model.image_size
+        self.validations = [load_validation(i, data.root, size, self.team, data.threads) for i in data.validate]
         self.batches = self._open_batches()
         self.progress = Progress()
         self.losses: list[Tensor] = []  # since the last look
@@ -226,7 +146,7 @@ class Trainer:
                 f"an epoch of {len(pairs)} pairs does not fill one batch of {self.config.train.batch}: "
                 "lower train.batch, or set data.pairs_per_epoch"
             )
-        augmentation = Augmentation(data.colour, data.crop, data.focus, data.flip)
+        augmentation = Augmentation(data.colour, data.crop, data.focus, data.flip, data.swap)
         store = open_store(self.sources, make)
         batch = self.config.train.batch
         draws = Draws(pairs, store, size, augmentation, batch, self.team.rank, self.team.world)
@@ -289,6 +209,8 @@ class Trainer:
             for module in self.model.modules():
                 if isinstance(module, nn.BatchNorm2d):
                     module.eval()
+                if isinstance(module, ResNetFeatures):
+                    module.frozen_norms = True
 
     def _collect_losses(self) -> None:
         """Add up what the last steps lost; a loss that is no number ends the run before anything is saved."""
@@ -306,33 +228,44 @@ class Trainer:
                 )
         self.progress.loss_sum += sum(values.tolist())
 
+    def _mean_loss(self) -> float:
+        """Of the batches since the last validation."""
+        progress = self.progress
+        before = progress.metrics[-1]["step"] if progress.metrics else 0
+        return progress.loss_sum / max(progress.step - before, 1)
+
     def _look(self, loss: Tensor, board: Any) -> None:
         self._collect_losses()
         progress, n = self.progress, self.config.train.batch
         done, total = progress.step * n, self.config.train.epochs * len(self.batches) * n
-        mean = progress.loss_sum / max(progress.batch, 1)
-        self.report(done, total, f"epoch {progress.epoch + 1}, loss {mean:.4f}, best {max(progress.best, 0):.1f}")
+        self.report(
+            done, total, f"epoch {progress.epoch + 1}, loss {self._mean_loss():.4f}, best {max(progress.best, 0):.1f}"
+        )
         if board is not None:
             board.add_scalar("loss/step", loss.item(), progress.step)
 
     def _finish_epoch(self, started: float, board: Any) -> None:
         self._collect_losses()
         progress, settings = self.progress, self.config.train
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        last = progress.epoch == settings.epochs
+        if progress.epoch % settings.validate_every and not last:
+            return
         scores = self.validate()
         progress.seconds = time.monotonic() - started
         score = float(np.mean([pck[f"{settings.select_alpha:g}"] for pck in scores.values()]))
         row = {
-            "epoch": progress.epoch + 1,
+            "epoch": progress.epoch,
             "step": progress.step,
             "pairs": progress.step * settings.batch,
-            "loss": progress.loss_sum / max(progress.batch, 1),
+            "loss": self._mean_loss(),
             "lr": self.optimiser.param_groups[0]["lr"],
             "score": score,
             "pck": scores,
             "seconds": round(progress.seconds, 1),
         }
         progress.metrics.append(row)
-        progress.epoch, progress.batch, progress.loss_sum = progress.epoch + 1, 0, 0.0
+        progress.loss_sum = 0.0
         better = score > progress.best
         if better:
             progress.best, progress.best_epoch = score, progress.epoch
@@ -349,26 +282,16 @@ class Trainer:
         done = progress.step * settings.batch
         total = settings.epochs * len(self.batches) * settings.batch
         self.report(done, total, f"epoch {progress.epoch}, loss {row['loss']:.4f}, {words}\n")
-        last = progress.epoch == settings.epochs
         if progress.epoch == 1 or last:
             self._draw("last" if last else "early")
-        if self.team.leads and (last or progress.epoch in (1, 2, 5) or progress.epoch % 10 == 0):
+        if self.team.leads and self.pictures and (last or progress.epoch in (1, 2, 5) or progress.epoch % 10 == 0):
             save_figure(plot_curves(progress.metrics, title=self.out.name), self.out / "curves.png")
 
     # ------------------------------------------------------------ validation
 
     def validate(self) -> dict[str, dict[str, float]]:
         """PCK of every validation set, as its publications measure it; pairs are shared among the processes."""
-        model = self.validated.eval()
-        result = {}
-        for validation in self.validations:
-            totals = torch.zeros(len(ALPHAS), dtype=torch.float64)
-            for batch in validation.batches:
-                predictions = list(predict_batch(model, batch, self.device))
-                totals += torch.tensor([pair_scores(predictions, validation.kind, alpha).sum() for alpha in ALPHAS])
-            means = self.team.sum(totals.to(self.device)) / validation.n_pairs
-            result[validation.name] = {f"{alpha:g}": pck for alpha, pck in zip(ALPHAS, means.tolist(), strict=True)}
-        return result
+        return measure(self.validated.eval(), self.validations, self.device, self.team)
 
     @property
     def validated(self) -> TransforMatcher:
@@ -377,7 +300,7 @@ class Trainer:
 
     def _draw(self, name: str) -> None:
         """The first validation pair, as the model sees it now."""
-        if not self.team.leads:
+        if not self.team.leads or not self.pictures:
             return
         loaded = self.validations[0].batches[0][0]
         (prediction,) = predict_batch(self.validated.eval(), [loaded], self.device)
@@ -460,12 +383,13 @@ def train(
     *,
     resume: bool = False,
     report: Report = lambda _done, _total, _words: None,
+    pictures: bool = True,
 ) -> Progress:
     """Run a config in a new folder, or go on with the run that a folder holds."""
     team = team or Team()
     prepare_folder(out, config, device, resume, write=team.leads)
     team.wait()
-    trainer = Trainer(config, out, device, team, report)
+    trainer = Trainer(config, out, device, team, report, pictures=pictures)
     if resume:
         trainer.load()
     return trainer.fit()
@@ -494,7 +418,7 @@ def prepare_folder(out: Path, config: RunConfig, device: torch.device, resume: b
             "transformatcher": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
+            "torchvision": version("torchvision"),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         }
         run = {"config": to_plain(config), "versions": versions, "seed": config.train.seed}
@@ -503,96 +427,3 @@ def prepare_folder(out: Path, config: RunConfig, device: torch.device, resume: b
 
 def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
-
-
-# ---------------------------------------------------------------- parts of a run
-
-
-def start_model(config: RunConfig) -> TransforMatcher:
-    """A model with the weights that training starts from."""
-    settings = config.train
-    model = build_matcher(config.model)
-    if settings.start:
-        other, _ = load_checkpoint(Path(settings.start))
-        load_strictly(model, other.state_dict(), settings.start)
-    elif settings.backbone_weights:
-        load_backbone_weights(model.backbone, settings.backbone_weights)
-    return model
-
-
-def make_optimiser(model: TransforMatcher, settings: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
-    """Adam with one rate for the matcher and one for the backbone."""
-    backbone = {id(p) for p in model.backbone.parameters()}
-    groups = []
-    for rate, inside in ((settings.lr, False), (settings.lr_backbone, True)):
-        parameters = [p for p in model.parameters() if (id(p) in backbone) == inside]
-        if rate and parameters:
-            groups.append({"params": parameters, "lr": rate, "full_lr": rate})
-    fused = device.type == "cuda"
-    return torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=fused)  # without decay it is Adam
-
-
-def rate_scale(step: int, steps: int, warmup: int, schedule: str) -> float:
-    """The part of the full learning rate at a step, counted from 0."""
-    if step < warmup:
-        return (step + 1) / warmup
-    if schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
-
-
-class Average:
-    """A running average of a model's weights, as a model of its own."""
-
-    def __init__(self, model: TransforMatcher, decay: float) -> None:
-        self.model = deepcopy(model).requires_grad_(False)
-        self.decay = decay
-        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
-        self.moving = [(ours, theirs) for ours, theirs in pairs if ours.is_floating_point()]
-
-    @torch.no_grad()
-    def follow(self, step: int) -> None:
-        """Move towards the model after its step number ``step``: fast at first, so that the start is soon forgotten."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-        move([ours for ours, _ in self.moving], [theirs for _, theirs in self.moving], step)
-
-
-def training_source(item: SourceConfig, data: DataConfig, seed: int) -> Source:
-    """A line of the config → pairs."""
-    root = Path(data.root) / item.folder
-    if item.benchmark != "coco":
-        return Source(load_benchmark(item.benchmark, root, item.split)[: item.limit], item.share)
-    objects = load_coco_objects(*find_coco(root, find_split(item.split)))
-    large = [thing for thing in objects if _side(thing) >= data.min_object]
-    if objects and not large:
-        raise InputError(f"{root}: none of {len(objects)} objects is as large as data.min_object = {data.min_object:g}")
-    if item.with_itself:
-        return Source(SelfPairs(large, seed=seed), item.share)
-    pairs = CocoPairs(
-        large,
-        seed=seed,
-        min_shared=data.min_shared,
-        min_overlap=data.min_overlap,
-        balanced=data.balanced,
-        mirror=data.mirror,
-    )
-    return Source(pairs, item.share)
-
-
-def _side(thing: AnnotatedObject) -> float:
-    """The longer side of an object's box in that of its image; 1 where either is unknown."""
-    if thing.bbox_px is None or thing.image_size is None:
-        return 1.0
-    x0, y0, x1, y1 = thing.bbox_px
-    return float(max(x1 - x0, y1 - y0) / max(thing.image_size))
-
-
-def load_validation(item: SourceConfig, config: RunConfig, team: Team, batch: int = 16) -> Validation:
-    """Decode the pairs of a validation set, once for the whole run."""
-    root = Path(config.data.root) / item.folder
-    pairs = load_benchmark(item.benchmark, root, item.split, n_pairs=item.limit or 1000)[: item.limit]
-    chunks = [pairs[start : start + batch] for start in range(0, len(pairs), batch)][team.rank :: team.world]
-    with ThreadPoolExecutor(config.data.threads) as pool:
-        batches = [list(pool.map(partial(load_pair, size=config.model.image_size), chunk)) for chunk in chunks]
-    return Validation(f"{item.folder}-{item.split}", PUBLISHED_KIND[item.benchmark], len(pairs), batches)

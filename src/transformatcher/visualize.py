@@ -16,14 +16,13 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, ConnectionPatch
+from matplotlib.patches import Circle, ConnectionPatch, Ellipse
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.typing import ColorType
 from PIL import Image
 
 from transformatcher.coords import cell_to_norm, norm_to_px
-from transformatcher.errors import InputError
-from transformatcher.files import make_folder
+from transformatcher.files import write_whole
 from transformatcher.schema import Matches, Size
 
 COLOURS = "cividis"  # even in lightness, and the same to most colour-blind eyes
@@ -94,7 +93,7 @@ def draw_errors(
     true: Float[np.ndarray, "n 2"],
     title: str = "",
     *,
-    radius_px: float | None = None,
+    radius_px: float | tuple[float, float] | None = None,
 ) -> Figure:
     """The paper's figure A1: each keypoint in its own colour; on the target the truth, the prediction, the error.
 
@@ -103,7 +102,8 @@ def draw_errors(
         keypoints0: annotated points of the source, in its pixels.
         predicted, true: where they lie on the target, in its pixels.
         title: a line above.
-        radius_px: α·s, within which PCK counts a prediction as right: a circle around each true point.
+        radius_px: α·s, within which PCK counts a prediction as right: a circle around each true point; or (x, y) of
+            an ellipse, where PCK is taken in a frame that the target was stretched to.
     """
     canvas = _canvas({"source": src, "target": trg}, title, strip=LEGEND)
     left, right = canvas.axes
@@ -111,7 +111,7 @@ def draw_errors(
     for (colour, _), guess, truth in zip(styles, predicted, true, strict=True):  # under every mark
         if radius_px is not None:
             for paint, width in (("black", 2.4), (colour, 1.2)):
-                right.add_patch(Circle(tuple(truth), radius_px, fill=False, lw=width, color=paint))
+                right.add_patch(_ring(tuple(truth), radius_px, fill=False, lw=width, color=paint))
         (line,) = right.plot(*zip(guess, truth, strict=True), color=colour, lw=2.2)
         line.set_path_effects([Stroke(linewidth=3.6, foreground="black"), Normal()])
     for index, (colour, shape) in enumerate(styles):
@@ -131,8 +131,9 @@ def draw_errors(
         )
     samples = [_sample("o", "0.75", "true point"), _sample("X", "0.75", "prediction")]
     if radius_px is not None:
-        right_ones = int((np.linalg.norm(predicted - true, axis=1) <= radius_px).sum())
-        within = f"within {radius_px:.3g} pixels: {right_ones} of {len(true)}"
+        right_ones = int((np.linalg.norm((predicted - true) / np.maximum(radius_px, 1e-9), axis=1) <= 1).sum())
+        pixels = " × ".join(f"{side:.3g}" for side in np.atleast_1d(radius_px))
+        within = f"within {pixels} pixels: {right_ones} of {len(true)}"
         samples.append(Line2D([], [], ls="", marker="o", ms=12, mfc="none", mec="0.4", mew=1.2, label=within))
     canvas.legend(samples)
     return canvas.figure
@@ -372,6 +373,12 @@ def _mark(
             text.set_path_effects([Stroke(linewidth=1.5, foreground="black"), Normal()])
 
 
+def _ring(centre: tuple[float, float], radius: float | tuple[float, float], **style: Any) -> Ellipse:
+    if isinstance(radius, tuple):
+        return Ellipse(centre, 2 * radius[0], 2 * radius[1], **style)
+    return Circle(centre, radius, **style)
+
+
 def _sample(shape: str, colour: str, label: str) -> Line2D:
     return Line2D([], [], ls="", marker=shape, ms=7, mfc=colour, mec="black", mew=0.9, label=label)
 
@@ -401,12 +408,15 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
 
 
 def plot_confidence(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]], title: str = ""
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]],
+    with_absent: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    title: str = "",
 ) -> Figure:
     """Whether confidence keeps its promises, and how well it tells right from wrong.
 
     Args:
         curves: for each set of matches, (promised, kept) of its reliability and (false alarms, hits) of its ROC.
+        with_absent: the ROC of those sets that have them, points included that the target does not show: dashed.
         title: a line above.
     """
     figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
@@ -415,8 +425,11 @@ def plot_confidence(
     for (name, (promised, kept, false_alarms, hits)), colour in zip(curves.items(), colours, strict=True):
         left.plot(promised, kept, color=colour, marker="o", label=name)
         right.plot(false_alarms, hits, color=colour, label=name)
+        if with_absent and name in with_absent:
+            right.plot(*with_absent[name], color=colour, ls="--")
+    question = "is this match right?" + (" (dashed: absent points, too)" if with_absent else "")
     left.set(xlabel="confidence", ylabel="share of matches that are right", title="reliability")
-    right.set(xlabel="wrong matches kept", ylabel="right matches kept", title="is this match right?")
+    right.set(xlabel="wrong matches kept", ylabel="right matches kept", title=question)
     for axis in (left, right):
         axis.plot([0, 1], [0, 1], color="grey", linestyle=":", zorder=0)
         axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
@@ -456,6 +469,33 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
     return figure
 
 
+def plot_ablation(table: Mapping[str, Any]) -> Figure:
+    """Mean PCK of every row with its spread over seeds, a panel for each set: two tolerances side by side.
+
+    Args:
+        table: as :func:`transformatcher.ablate.gather` makes it.
+    """
+    names, rows = list(table["kinds"]), table["rows"]
+    figure = Figure(figsize=(3 + 2.6 * len(names), 1.3 + 0.36 * len(rows)), dpi=110, layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
+    places = np.arange(len(rows))
+    for panel, name in zip(panels, names, strict=True):
+        for alpha, marker, colour in (
+            ("0.05", "s", mpl.colormaps[COLOURS](0.2)),
+            ("0.1", "o", mpl.colormaps[COLOURS](0.75)),
+        ):
+            cells = [row.get(f"{name} @ {alpha}", {"mean": np.nan, "spread": 0}) for row in rows]
+            means, spreads = [cell["mean"] for cell in cells], [cell["spread"] for cell in cells]
+            panel.errorbar(means, places, xerr=spreads, fmt=marker, ms=5, capsize=2, color=colour, label=f"@ {alpha}")
+        panel.set(title=f"{name} ({table['kinds'][name]})", xlabel="PCK (%)")
+        panel.title.set_fontsize(9)
+        panel.grid(axis="both", alpha=0.3)
+    panels[0].set_yticks(places, [row["label"] for row in rows], fontsize=8)
+    panels[0].invert_yaxis()
+    panels[-1].legend(fontsize=8)
+    return figure
+
+
 def plot_costs(report: Mapping[str, Any]) -> Figure:
     """Time and memory of each path against the number of candidate matches."""
     figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
@@ -482,9 +522,5 @@ def plot_costs(report: Mapping[str, Any]) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure, in the format its ending names."""
-    make_folder(path.parent)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    """Write a figure, in the format its ending names, whole or not at all."""
+    write_whole(path, lambda new: figure.savefig(new, format=path.suffix[1:].lower()))

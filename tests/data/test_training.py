@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from transformatcher.data.coco_keypoints import AnnotatedObject, CocoPairs
+from transformatcher.data.coco_keypoints import AnnotatedObject, CocoPairs, objects_of
 from transformatcher.data.store import ImageStore
+from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.data.training import (
     Augmentation,
     Batches,
@@ -25,6 +26,7 @@ from transformatcher.data.training import (
     ahead,
     draw_focus,
     draw_sample,
+    exchanged,
     open_store,
 )
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
@@ -351,3 +353,37 @@ def coco(tmp_path: Path) -> CocoPairs:
         box = np.array([0.2 * w, 0.2 * h, 0.8 * w, 0.8 * h])
         objects.append(AnnotatedObject(str(number), path, (h, w), "cat", kps, np.ones(5, dtype=bool), box, NAMES))
     return CocoPairs(objects)
+
+
+class TestExchanged:
+    def test_all_that_belongs_to_a_side_goes_with_it(self):
+        pair = replace(synthetic_pair(3)[0], src_flip=True, src_bbox_px=np.array([1.0, 2, 3, 4]), trg_bbox_px=None)
+        once = exchanged(pair)
+        for name in ("image", "kps_px", "bbox_px", "flip"):
+            assert getattr(once, f"src_{name}") is getattr(pair, f"trg_{name}")
+            assert getattr(once, f"trg_{name}") is getattr(pair, f"src_{name}")
+
+    def test_half_of_the_samples(self):
+        pairs = [synthetic_pair(seed, size=(48, 64))[0] for seed in range(40)]
+        trainable = TrainingPairs([Source(pairs)], seed=0)
+        store = open_store(trainable.sources, lambda images: ImageStore(images, (48, 48), CPU, "host", 1))
+        draws = Draws(trainable, store, (48, 48), replace(STILL, swap=0.5), batch=40)
+        samples, order = draws[0, 0], trainable.order(0)
+        turned = [sample.images[0] != draws.index_of[f"array-{id(pairs[index].src_image)}", False]
+                  for sample, (_, index) in zip(samples, order, strict=True)]  # fmt: skip
+        assert 10 < sum(turned) < 30
+
+
+def test_objects_of_pairs_come_once(tmp_path):
+    for name in "abc":
+        Image.fromarray(ramp(20, 30)).save(tmp_path / f"{name}.png")
+    first = synthetic_pair(0)[0]
+    box = np.array([2.0, 3, 20, 15])
+    pairs = [
+        replace(first, src_image=tmp_path / a, trg_image=tmp_path / b, src_bbox_px=box, trg_bbox_px=None)
+        for a, b in (("a.png", "b.png"), ("b.png", "c.png"), ("c.png", "a.png"))
+    ]
+    objects = objects_of(pairs)
+    assert [item.image.stem for item in objects] == ["a", "b", "c"]
+    assert objects[0].bbox_px is box
+    assert objects_of([first]) == []  # pixels in memory have no file

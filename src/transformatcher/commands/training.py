@@ -9,16 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from transformatcher.commands.shared import (
-    named_folder,
-)
-from transformatcher.config import (
-    read_run_config,
-)
+from transformatcher.ablate import TABLE, read_study, run_study
+from transformatcher.commands.shared import STDERR, named_folder, progress_bar
+from transformatcher.config import parse_overrides, read_run_config
 from transformatcher.distributed import team_of
 from transformatcher.predictor import pick_device
 from transformatcher.train import BEST
 from transformatcher.train import train as run_training
+from transformatcher.visualize import plot_ablation, save_figure
 
 
 def train(args: argparse.Namespace) -> int:
@@ -31,6 +29,27 @@ def train(args: argparse.Namespace) -> int:
         if team.leads:
             best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {config.train.select_alpha:g}"
             print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
+    return 0
+
+
+def ablate(args: argparse.Namespace) -> int:
+    """Train and measure every row of a study."""
+    study = read_study(args.study, parse_overrides(args.settings), args.seeds)
+    out = named_folder(args.out) if args.out is not None else Path("runs") / f"ablate-{study.name}"
+    with progress_bar(study.name, "runs") as track:
+
+        def report(done: int, total: int, words: str) -> None:
+            track(done, total)
+            if words:
+                STDERR.print(words, highlight=False)
+
+        table = run_study(
+            study, out, pick_device(args.device), jobs=args.jobs, keep_weights=args.keep_weights, rows=args.row,
+            report=report,
+        )  # fmt: skip
+    save_figure(plot_ablation(table), out / "plot.png")
+    print(f"{study.title}\n{study.question}\n\n{(out / TABLE).read_text(encoding='utf-8')}")
+    print(f"table: {out / TABLE}\nplot: {out / 'plot.png'}")
     return 0
 
 

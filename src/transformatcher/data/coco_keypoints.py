@@ -1,6 +1,7 @@
 """Any COCO-keypoint file → objects, and on the fly → pairs of one category that share keypoints."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -292,7 +293,31 @@ def pair_of(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = Fals
         kp_names=src.kp_names,
         trg_flip=trg_flip,
         orient=True,
+        absent_px=src.kps_px[src.visible & ~trg.visible],
     )
+
+
+def objects_of(pairs: Iterable[ImagePair]) -> list[AnnotatedObject]:
+    """The objects of a list of pairs, each once: one to an image file, which must be all that a pair has."""
+    found: dict[str, AnnotatedObject] = {}
+    for pair in pairs:
+        sides = (
+            (pair.src_image, pair.src_kps_px, pair.src_bbox_px),
+            (pair.trg_image, pair.trg_kps_px, pair.trg_bbox_px),
+        )
+        for image, kps_px, box in sides:
+            if isinstance(image, Path) and str(image) not in found:
+                found[str(image)] = AnnotatedObject(
+                    id=image.name,
+                    image=image,
+                    image_size=None,
+                    category=pair.category,
+                    kps_px=kps_px,
+                    visible=pair.visible,
+                    bbox_px=box,
+                    kp_names=pair.kp_names,
+                )
+    return list(found.values())
 
 
 def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -36,6 +36,7 @@ class Augmentation:
     crop: float = 0.5
     focus: float = 0.0
     flip: float = 0.0
+    swap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,21 @@ def draw_sample(
     )
 
 
+def exchanged(pair: ImagePair) -> ImagePair:
+    """The same pair, from target to source."""
+    return replace(
+        pair,
+        src_image=pair.trg_image,
+        trg_image=pair.src_image,
+        src_kps_px=pair.trg_kps_px,
+        trg_kps_px=pair.src_kps_px,
+        src_bbox_px=pair.trg_bbox_px,
+        trg_bbox_px=pair.src_bbox_px,
+        src_flip=pair.trg_flip,
+        trg_flip=pair.src_flip,
+    )
+
+
 def draw_focus(
     rng: np.random.Generator,
     box_norm: Float[np.ndarray, "4"],
@@ -233,6 +249,8 @@ class Draws(Dataset[list[Sample]]):
         pair = self.pairs[where]
         src, trg = (self.index_of[_key(image, pair.orient)] for image in (pair.src_image, pair.trg_image))
         rng = np.random.default_rng((self.pairs.seed, epoch, place))
+        if self.augmentation.swap and rng.random() < self.augmentation.swap:
+            pair, src, trg = exchanged(pair), trg, src
         return draw_sample(pair, (src, trg), (self.sizes[src], self.sizes[trg]), self.size, self.augmentation, rng)
 
 

@@ -1,0 +1,308 @@
+"""A study (rows of settings on one base) → every row trained with several seeds, measured alike, in one table and plot.
+
+A study is a .toml file: the tables of a run ([model], [data], [train]) as its base, ``title``, ``question``,
+``measure`` (sets of pairs), ``seeds``, and ``[[row]]`` entries: a ``label`` and the settings (``set``) in which each
+differs. Those that come with the package are in ``ablations/``.
+"""
+
+import json
+import multiprocessing
+import shutil
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from transformatcher.benchmark import cost
+from transformatcher.checkpoint import load_checkpoint
+from transformatcher.config import RunConfig, SourceConfig, check_keys, run_config, source_config, to_plain
+from transformatcher.distributed import Team
+from transformatcher.errors import InputError
+from transformatcher.evaluate import PUBLISHED_KIND
+from transformatcher.files import read_json, write_text
+from transformatcher.recipe import Validation, load_validation, measure
+from transformatcher.train import BEST, LAST, train
+
+RESULT, TABLE, ABLATION = "result.json", "table.md", "ablation.json"
+STUDIES = Path(__file__).parent / "ablations"
+ALPHAS_SHOWN = ("0.05", "0.1")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what it is called, and the run it stands for."""
+
+    label: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows that differ in what is asked about, and in nothing else."""
+
+    name: str
+    title: str
+    question: str
+    rows: Sequence[Row]
+    measure: Sequence[SourceConfig]
+    seeds: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row with one seed."""
+
+    row: Row
+    seed: int
+    out: Path
+
+    @property
+    def config(self) -> RunConfig:
+        """The row's, with this seed."""
+        plain = to_plain(self.row.config)
+        return run_config(plain | {"train": plain["train"] | {"seed": self.seed}})
+
+    @property
+    def done(self) -> bool:
+        """Whether it was measured already."""
+        return (self.out / RESULT).is_file()
+
+
+def known_studies() -> list[str]:
+    """The names of those that come with the package."""
+    return sorted(path.stem for path in STUDIES.glob("*.toml") if path.stem != "base")
+
+
+def read_study(name: str, settings: Mapping[str, Any] | None = None, seeds: Sequence[int] | None = None) -> Study:
+    """A name among :func:`known_studies`, or a .toml file; ``settings`` (``table.key``) change the base of all rows."""
+    path = Path(name) if name.endswith(".toml") else STUDIES / f"{name}.toml"
+    if not path.is_file():
+        raise InputError(f"{name}: no such study; there are {', '.join(known_studies())}, or name a .toml file")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        if "base" in data:
+            base = tomllib.loads((path.parent / data.pop("base")).read_text(encoding="utf-8"))
+            data = _merged(base, data)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from error
+    check_keys(data, ["title", "question", "measure", "seeds", "row", "model", "data", "train"], str(path))
+    rows = data.get("row")
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{path}: no [[row]]; a study needs one or more")
+    tables = {key: dict(data.get(key, {})) for key in ("model", "data", "train")}
+    tables = changed(tables, settings or {}, "--set")
+    made = []
+    for number, row in enumerate(rows, 1):
+        check_keys(row, ["label", "set"], f"{path}, row {number}")
+        source = f"{path}, row {number}"
+        if not isinstance(row.get("label"), str):
+            raise InputError(f"{source}: it has no label")
+        made.append(Row(row["label"], run_config(changed(tables, row.get("set", {}), source), source)))
+    labels = [row.label for row in made]
+    if len({slug(label) for label in labels}) < len(labels):
+        raise InputError(f"{path}: two rows have the same label")
+    return Study(
+        path.stem,
+        data.get("title", path.stem),
+        data.get("question", ""),
+        made,
+        [source_config(item, f"{path}, measure") for item in data.get("measure", [])],
+        list(seeds or data.get("seeds", [0])),
+    )
+
+
+def _merged(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(base)
+    for key, value in data.items():
+        both[key] = both.get(key, {}) | value if isinstance(value, dict) else value
+    return both
+
+
+def changed(tables: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Tables of a run with some ``table.key`` set anew."""
+    copy = {name: dict(table) for name, table in tables.items()}
+    for key, value in settings.items():
+        table, _, name = key.partition(".")
+        if table not in copy or not name:
+            raise InputError(f"{source}: {key!r} should be model.KEY, data.KEY or train.KEY")
+        copy[table][name] = value
+    return copy
+
+
+def slug(label: str) -> str:
+    """A label as the name of a folder."""
+    return "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
+
+
+# ---------------------------------------------------------------- running
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    device: torch.device,
+    *,
+    jobs: int = 1,
+    keep_weights: bool = False,
+    rows: Sequence[str] | None = None,
+    report: Callable[[int, int, str], None] = lambda _done, _total, _words: None,
+) -> dict[str, Any]:
+    """Train and measure what is not yet in ``out``; then the table of all that is.
+
+    Args:
+        study: what to do.
+        out: a folder for each row and seed goes here, and the table.
+        device: one that all jobs share.
+        jobs: processes at a time. A small model does not fill a large GPU.
+        keep_weights: keep the best checkpoint of each run.
+        rows: labels; None for all.
+        report: called after each run.
+    """
+    wanted = [row for row in study.rows if rows is None or row.label in rows]
+    if rows is not None and len(wanted) < len(rows):
+        missing = next(label for label in rows if label not in [row.label for row in study.rows])
+        raise InputError(f"{study.name}: no row {missing!r}; there are {', '.join(row.label for row in study.rows)}")
+    tasks = [Task(row, seed, out / slug(row.label) / f"seed-{seed}") for seed in study.seeds for row in wanted]
+    for task in tasks:
+        _check_same(task)
+    todo = [task for task in tasks if not task.done]
+    report(len(tasks) - len(todo), len(tasks), "")
+    if jobs == 1:
+        for number, task in enumerate(todo, 1):
+            run_task(task, study.measure, str(device), keep_weights)
+            report(len(tasks) - len(todo) + number, len(tasks), _summary(task))
+    elif todo:
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            running = {pool.submit(run_task, task, study.measure, str(device), keep_weights): task for task in todo}
+            try:
+                for number, future in enumerate(as_completed(running), 1):
+                    future.result()
+                    report(len(tasks) - len(todo) + number, len(tasks), _summary(running[future]))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    for row in wanted:
+        path = out / slug(row.label) / "cost.json"
+        if not path.is_file():
+            write_text(path, json.dumps(cost(row.config.model, device)) + "\n")
+    return gather(study, out)
+
+
+def _check_same(task: Task) -> None:
+    """A folder of another study, or of the same before its settings changed, is not taken for this one's result."""
+    if task.done:
+        before = read_json(task.out / RESULT)["config"]
+        now = json.loads(json.dumps(to_plain(task.config)))
+        for table in ("model", "train"):
+            for key, value in now[table].items():
+                if before[table].get(key, value) != value and key not in ("backbone_weights", "save_every"):
+                    raise InputError(
+                        f"{task.out}: was run with {table}.{key} = {before[table][key]!r}, this study says {value!r}; "
+                        "choose another --out"
+                    )
+
+
+def run_task(task: Task, sets: Sequence[SourceConfig], device_name: str, keep_weights: bool) -> None:
+    """Train one row with one seed, measure its best checkpoint, write RESULT last of all."""
+    device, config = torch.device(device_name), task.config
+    resume = (task.out / LAST).is_file()
+    if not resume and task.out.exists():  # killed before its first checkpoint
+        shutil.rmtree(task.out)
+    progress = train(config, task.out, device, resume=resume, pictures=False)
+    model, _ = load_checkpoint(task.out / BEST)
+    pck = measure(model.to(device), [_load_set(item, config) for item in sets], device)
+    result = {
+        "label": task.row.label,
+        "seed": task.seed,
+        "pck": pck,
+        "best_epoch": progress.best_epoch,
+        "train_seconds": round(progress.seconds, 1),
+        "config": to_plain(config),
+    }
+    (task.out / LAST).unlink(missing_ok=True)
+    if not keep_weights:
+        shutil.rmtree(task.out / BEST)
+    write_text(task.out / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+def _load_set(item: SourceConfig, config: RunConfig) -> Validation:
+    """Rows of a study mostly share their sets' decoded images."""
+    return _decoded(item, config.data.root, config.model.image_size, config.data.threads)
+
+
+@cache
+def _decoded(item: SourceConfig, root: str, size: tuple[int, int], threads: int) -> Validation:
+    return load_validation(item, root, size, Team(), threads)
+
+
+def _summary(task: Task) -> str:
+    pck = read_json(task.out / RESULT)["pck"]
+    scores = ", ".join(f"{name} {values['0.05']:.1f} / {values['0.1']:.1f}" for name, values in pck.items())
+    return f"{task.row.label}, seed {task.seed}: {scores}"
+
+
+# ---------------------------------------------------------------- the table
+
+
+def gather(study: Study, out: Path) -> dict[str, Any]:
+    """Mean and spread of every finished row → ABLATION and TABLE in ``out``."""
+    rows = []
+    for row in study.rows:
+        folder = out / slug(row.label)
+        results = [read_json(path) for path in sorted(folder.glob(f"seed-*/{RESULT}"))]
+        if not results:
+            continue
+        cells = {}
+        for item in study.measure:
+            name = set_name(item)
+            for alpha in ALPHAS_SHOWN:
+                values = [result["pck"][name][alpha] for result in results if name in result["pck"]]
+                if values:
+                    cells[f"{name} @ {alpha}"] = _mean_spread(values)
+        costs = read_json(folder / "cost.json") if (folder / "cost.json").is_file() else {}
+        rows.append({"label": row.label, "seeds": len(results), **cells, **costs})
+    table = {
+        "name": study.name,
+        "title": study.title,
+        "question": study.question,
+        "command": f"transformatcher ablate {study.name}",
+        "columns": [f"{set_name(item)} @ {alpha}" for item in study.measure for alpha in ALPHAS_SHOWN],
+        "kinds": {set_name(item): PUBLISHED_KIND[item.benchmark] for item in study.measure},
+        "rows": rows,
+    }
+    write_text(out / ABLATION, json.dumps(table, indent=2) + "\n")
+    write_text(out / TABLE, markdown(table))
+    return table
+
+
+def set_name(item: SourceConfig) -> str:
+    """As :func:`transformatcher.recipe.load_validation` names it."""
+    return f"{item.folder}-{item.split}"
+
+
+def _mean_spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean and standard deviation over seeds (of the sample; 0 for one)."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": round(float(np.mean(values)), 2), "spread": round(spread, 2)}
+
+
+def markdown(table: Mapping[str, Any]) -> str:
+    """The table for a document: PCK @ 0.05 / 0.1 of each set in one cell, ± the spread at 0.1."""
+    names = list(table["kinds"])
+    head = ["", *(f"{name} (`{table['kinds'][name]}`)" for name in names), "seeds", "ms/pair", "GiB", "GFLOP"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in table["rows"]:
+        cells = []
+        for name in names:
+            fine, coarse = (row.get(f"{name} @ {alpha}") for alpha in ALPHAS_SHOWN)
+            spread = f" ± {coarse['spread']:.1f}" if coarse and row["seeds"] > 1 else ""
+            cells.append(f"{fine['mean']:.1f} / {coarse['mean']:.1f}{spread}" if fine and coarse else "–")
+        costs = [f"{row[key]:.3g}" if key in row else "–" for key in ("ms_per_pair", "peak_gib", "gflops")]
+        lines.append(f"| {row['label']} | {' | '.join([*cells, str(row['seeds']), *costs])} |")
+    return "\n".join(lines) + "\n"

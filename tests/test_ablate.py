@@ -1,0 +1,130 @@
+import json
+import shutil
+
+import pytest
+import torch
+from training_world import tiny_tables, write_benchmark
+
+from transformatcher import ablate
+from transformatcher.ablate import RESULT, gather, known_studies, read_study, run_study
+from transformatcher.cli import main
+from transformatcher.errors import InputError
+
+ROWS = """
+[[row]]
+label = "axial"
+
+[[row]]
+label = "no position"
+set = { "model.position" = "none" }
+"""
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
+@pytest.fixture
+def study_file(tmp_path):
+    root = write_benchmark(tmp_path / "PF")
+    source = {"benchmark": "pfpascal", "folder": "PF", "split": "val"}
+    lines = ['title = "A title"', 'question = "A question?"', "seeds = [0, 1]", f"measure = [{toml(source)}]"]
+    for name, table in tiny_tables(root, epochs=1).items():
+        lines += [f"[{name}]", *(f"{key} = {toml(value)}" for key, value in table.items())]
+    path = tmp_path / "study.toml"
+    path.write_text("\n".join(lines) + ROWS)
+    return path
+
+
+def run(study_file, out, **options):
+    return run_study(read_study(str(study_file)), out, torch.device("cpu"), **options)
+
+
+class TestReadStudy:
+    @pytest.mark.parametrize("name", known_studies())
+    def test_those_that_come_with_the_package(self, name):
+        study = read_study(name)
+        assert len(study.rows) > 1
+        assert study.question
+        assert {row.config.train.epochs for row in study.rows} == {6}
+        assert len({json.dumps(str(row.config)) for row in study.rows}) == len(study.rows)  # no two rows are alike
+
+    def test_settings_reach_all_rows_and_rows_win(self, study_file):
+        study = read_study(str(study_file), {"model.position": "checkerboard", "model.depth": 2}, [7])
+        assert [row.config.model.position for row in study.rows] == ["checkerboard", "none"]
+        assert [row.config.model.depth for row in study.rows] == [2, 2]
+        assert study.seeds == [7]
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('label = "axial"', 'name = "axial"', "unknown key 'name'"),
+            ("[[row]]", "[[rows]]", "unknown key 'rows'; did you mean 'row'"),
+            ('label = "no position"', 'label = "axial"', "two rows have the same label"),
+            ('"model.position"', '"position"', "'position' should be model.KEY"),
+            ('"model.position" = "none"', '"model.position" = "nowhere"', "row 2"),
+            ("title =", "title ==", "study.toml: "),
+        ],
+    )
+    def test_faults_are_named(self, study_file, old, new, message):
+        study_file.write_text(study_file.read_text().replace(old, new))
+        with pytest.raises(InputError, match=message.replace("[", r"\[")):
+            read_study(str(study_file))
+
+    def test_unknown_name(self):
+        with pytest.raises(InputError, match="no such study; there are attention"):
+            read_study("postion")
+
+
+class TestRunStudy:
+    def test_table_resume_and_other_settings(self, study_file, tmp_path, monkeypatch):
+        out = tmp_path / "out"
+        reports = []
+        table = run(study_file, out, report=lambda *words: reports.append(words))
+        assert [(done, total) for done, total, _ in reports] == [(n, 4) for n in range(5)]
+        assert [row["label"] for row in table["rows"]] == ["axial", "no position"]
+        cell = table["rows"][0]["PF-val @ 0.1"]
+        values = [json.loads((out / f"axial/seed-{s}" / RESULT).read_text())["pck"]["PF-val"]["0.1"] for s in (0, 1)]
+        assert cell["mean"] == pytest.approx(sum(values) / 2, abs=0.01)
+        assert cell["spread"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5, abs=0.01)
+        assert table["rows"][0]["ms_per_pair"] > 0
+        assert "| axial | " in (out / "table.md").read_text()
+        assert not list(out.rglob("*.safetensors"))
+
+        ran = []
+        real = ablate.run_task
+        monkeypatch.setattr(ablate, "run_task", lambda task, *rest: (ran.append(task.out.name), real(task, *rest)))
+        shutil.rmtree(out / "no-position" / "seed-1")
+        run(study_file, out)
+        assert ran == ["seed-1"]  # the one that was missing, and no other
+
+        study_file.write_text(study_file.read_text().replace("depth = 1", "depth = 2"))
+        with pytest.raises(InputError, match=r"was run with model.depth = 1, this study says 2"):
+            run(study_file, out)
+
+    def test_a_killed_run_starts_again(self, study_file, tmp_path):
+        folder = tmp_path / "out" / "axial" / "seed-0"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text("{")  # killed before its first checkpoint
+        study = read_study(str(study_file), seeds=[0])
+        table = run_study(study, tmp_path / "out", torch.device("cpu"), rows=["axial"], keep_weights=True)
+        assert [row["seeds"] for row in table["rows"]] == [1]
+        assert (folder / "best" / "model.safetensors").is_file()
+        assert not (folder / "last.safetensors").exists()
+        assert table == gather(study, tmp_path / "out")
+
+    def test_unknown_row(self, study_file, tmp_path):
+        with pytest.raises(InputError, match="no row 'axal'; there are axial, no position"):
+            run(study_file, tmp_path / "out", rows=["axal"])
+
+    def test_two_at_a_time_from_the_command_line(self, study_file, tmp_path, capsys):
+        out = tmp_path / "out"
+        command = ["ablate", str(study_file), "--jobs", "2", "--seeds", "0", "--out", str(out), "--device", "cpu"]
+        assert main(command) == 0
+        assert "A question?" in capsys.readouterr().out
+        assert (out / "plot.png").stat().st_size > 1000
+        assert main(["ablate", "postion"]) == 2
