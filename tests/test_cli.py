@@ -1,6 +1,8 @@
 """The command as a person meets it: exit codes, files, and the sentence a mistake gets."""
 
 import json
+import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +66,20 @@ class TestEval:
         assert list(scores["pck"]["img"]) == ["0.2"]
         assert json.loads((out / "scores.json").read_text())["frame"] == "240x240"
 
+    def test_pictures_of_the_worst_and_the_best_pairs(self, pascal_root: Path, tmp_path: Path, raw, capsys):
+        rows = [f"JPEGImages/{a}.jpg,JPEGImages/{b}.jpg,8,{flip}" for a, b, flip in ("ab0", "ba0", "ab1")]
+        (pascal_root / "trn_pairs.csv").write_text("\n".join(["source_image,target_image,class,flip", *rows, ""]))
+        out = tmp_path / "out"
+        arguments = ["--benchmark", "pfpascal", "--root", pascal_root, "--split", "trn", "--out", out, *raw]
+        assert run("eval", *arguments, "--draw", 1) == 0
+        assert f"pictures: {out / 'pictures'}" in capsys.readouterr().out
+        words = [path.name[:8] for path in sorted((out / "pictures").iterdir())]
+        assert words == ["best-01-", "worst-01"]
+        assert run("eval", *arguments, "--draw", 9, "--frame", "original") == 0  # all three, none of them twice
+        names = sorted(path.name for path in (out / "pictures").iterdir())
+        assert [name[:9] for name in names] == ["worst-01-", "worst-02-", "worst-03-"]
+        assert all(path.stat().st_size > 10_000 for path in (out / "pictures").iterdir())
+
     @pytest.mark.parametrize("benchmark", ["pfpascal", "pfwillow", "coco"])
     def test_every_benchmark(self, benchmark, pascal_root, willow_root, coco_root, tmp_path: Path, raw):
         root = {"pfpascal": pascal_root, "pfwillow": willow_root, "coco": coco_root}[benchmark]
@@ -104,7 +120,7 @@ class TestBadInput:
             (["--root", "nowhere"], "nowhere: no such folder"),
             (["--weights", "nowhere"], "nowhere: no such checkpoint"),
             (["--matcher", "none"], "--matcher none needs --backbone-weights"),
-            (["--set", "depth=3"], "whose read-out alone can be changed: unknown key 'depth'"),
+            (["--set", "depth=3"], "whose input and read-out alone can be changed: unknown key 'depth'"),
             (["--backbone-weights", "x.safetensors"], "go with --matcher none"),
             (["RAW", "--split", "tst"], "split 'tst' is none of trn, val, test"),
             (["RAW", "--split", "trn"], "trn.txt: no such list of pairs"),
@@ -184,9 +200,54 @@ class TestMatch:
         assert "1 points of a.jpg on b.jpg" in capsys.readouterr().out
         assert run("match", *images, *raw) == 0
 
+    def test_flow_and_heat(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]
+        arguments = ["--flow", tmp_path / "new" / "flow.jpg", "--heat", tmp_path / "heat.png"]
+        assert run("match", *images, "--keypoints", "10,20", *arguments, *raw) == 0
+        assert f"picture: {tmp_path / 'heat.png'}" in capsys.readouterr().out
+        assert (tmp_path / "heat.png").stat().st_size > 10_000
+        assert (tmp_path / "new" / "flow.jpg").stat().st_size > 10_000
+        assert run("match", *images, "--keypoints", "10,20;30,40", *arguments[2:], "--json", *raw) == 0
+        assert {"heat-1.png", "heat-2.png"} <= {path.name for path in tmp_path.iterdir()}
+
+    def test_several_targets(self, spair_root: Path, tmp_path: Path, raw, capsys):
+        a, b = (spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg"))
+        other = write_image(tmp_path / "b.png", (50, 90), seed=5)
+        points = ["--keypoints", "10,20;30,40", *raw]
+        alone = []
+        for target in (b, a, other):
+            assert run("match", a, target, "--json", *points) == 0
+            alone.append(json.loads(capsys.readouterr().out))
+        out = tmp_path / "new" / "folder"
+        pictures = ["--out", out, "--flow", out, "--heat", out]
+        assert run("match", a, b, a, other, "--json", "--batch", 2, "--threads", 1, *pictures, *points) == 0
+        together = json.loads(capsys.readouterr().out)
+        assert [entry.pop("target") for entry in together] == [str(b), str(a), str(other)]
+        for one, many in zip(alone, together, strict=True):
+            assert one.keys() == many.keys()
+            for key in ("keypoints0", "keypoints1", "confidence"):
+                np.testing.assert_allclose(one[key], many[key], atol=2e-3)
+        kinds = ("", "-flow", "-heat-1", "-heat-2")
+        names = {f"{stem}{kind}.png" for stem in ("a-b", "a-a", "a-b (2)") for kind in kinds}
+        assert {path.name for path in out.iterdir()} == names
+        assert run("match", a, b, other, *points) == 0
+        printed = capsys.readouterr().out
+        assert "2 points of a.jpg on b.jpg" in printed
+        assert "2 points of a.jpg on b.png" in printed
+
+    def test_many_points_are_no_file_name(self, spair_root: Path, raw, capsys):
+        images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]
+        assert run("match", *images, "--keypoints", ";".join(["10,20"] * 200), "--json", *raw) == 0
+        assert len(json.loads(capsys.readouterr().out)["keypoints1"]) == 200
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
+            (["--heat", "heat.png"], "name points with --keypoints"),
+            (["--flow", "flow.txt"], "a picture's name ends in .png"),
+            (["--out", "p.png", "--flow", "p.png"], "p.png: two pictures cannot have one name"),
+            (["OTHER", "--out", "p.png"], "--out p.png: 2 targets make a picture each; name a folder"),
+            (["OTHER", "--flow", ""], "--flow is empty; name a folder"),
             (["--keypoints", "10;20"], "expected 'x,y;x,y'"),
             (["--keypoints", "nowhere.json"], "nowhere.json: no such file"),
             (["--keypoints", ";"], "no point there"),
@@ -199,6 +260,7 @@ class TestMatch:
     )
     def test_mistakes(self, spair_root: Path, raw, capsys, options, message):
         images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]
+        options = [images[0] if option == "OTHER" else option for option in options]
         assert run("match", *images, *options, *raw) == 2
         assert message in capsys.readouterr().err
 
@@ -244,6 +306,115 @@ class TestWarp:
         assert run("warp", *images, "--out", tmp_path / "out", *options, *raw) == 2
         assert message in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
+
+
+class TestBadPhotos:
+    """Whatever is wrong with a photo: one sentence that names it, exit code 2, nothing left behind."""
+
+    @pytest.fixture(params=["truncated", "empty", "dot", "huge", "text", "gone", "folder", "long"])
+    def bad(self, request, tmp_path: Path) -> tuple[Path, str]:
+        path = tmp_path / "bad" / f"{request.param}.jpg"
+        path.parent.mkdir()
+        if request.param == "truncated":
+            content = write_image(path).read_bytes()
+            path.write_bytes(content[: len(content) // 2])
+            return path, "not an image that can be decoded"
+        if request.param == "empty":
+            path.write_bytes(b"")
+            return path, "the file is empty"
+        if request.param == "dot":
+            return write_image(path, (1, 1)), "1 × 1 pixels; a photo to be matched has at least"
+        if request.param == "huge":
+            write_image(path).write_bytes(_with_size(path.read_bytes(), 30_000, 30_000))
+            return path, "too many pixels to be decoded"
+        if request.param == "text":
+            path.write_text("Dear all,")
+            return path, "not an image that can be decoded"
+        if request.param == "gone":
+            return path, "no such image file"
+        if request.param == "folder":
+            path.mkdir()
+            return path, "a folder, not an image"
+        return path.with_name("x" * 300), "File name too long"
+
+    def test_match_and_warp(self, bad: tuple[Path, str], spair_root: Path, tmp_path: Path, raw, capsys):
+        path, message = bad
+        good, out = spair_root / "JPEGImages" / "cat" / "a.jpg", tmp_path / "out"
+        for argv in (
+            ["match", good, path, "--out", out / "picture.png"],
+            ["match", path, good, "--json"],
+            ["match", good, good, path, good, "--out", out],  # in the middle of several
+            ["match", path, good, good, "--flow", out],
+            ["warp", good, path, "--out", out],
+            ["warp", path, good, "--out", out],
+        ):
+            assert run(*argv, *raw) == 2
+            captured = capsys.readouterr()
+            assert captured.err.startswith(f"transformatcher {argv[0]}: {path}: ")
+            assert message in captured.err
+            assert captured.err.count("\n") == 1
+            assert captured.out == ""
+            assert not out.exists()
+
+    def test_propagate(self, bad: tuple[Path, str], coco_root: Path, tmp_path: Path, raw, capsys):
+        path, message = bad
+        out = tmp_path / "out.json"
+        notes = json.loads((coco_root / "annotations.json").read_text())
+        notes["images"][0]["file_name"] = str(path)
+        (coco_root / "other.json").write_text(json.dumps(notes))
+        target = write_image(tmp_path / "photos" / "x.jpg")
+        assert run("propagate", coco_root / "other.json", target, "--out", out, *raw) == 2
+        captured = capsys.readouterr()
+        assert str(path) in captured.err
+        assert message.replace(" image", "") in captured.err.replace(" image", "") or "no such file" in captured.err
+        assert "Traceback" not in captured.err
+        assert not list(tmp_path.glob("out.json*"))
+
+
+def _with_size(jpeg: bytes, width: int, height: int) -> bytes:
+    """A JPEG that claims another size."""
+    start = jpeg.index(b"\xff\xc0") + 5
+    return jpeg[:start] + struct.pack(">HH", height, width) + jpeg[start + 4 :]
+
+
+class TestCalibrate:
+    @pytest.fixture
+    def predicted(self, tmp_path: Path) -> Path:
+        """Points that are right where they are sharp; one pair has points that are absent, and dull."""
+        rng = np.random.default_rng(0)
+        folder = tmp_path / "val"
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"benchmark": "pfpascal"}))
+        lines = []
+        for pair in range(20):
+            peak = rng.uniform(0.01, 0.9, 10)
+            right = rng.random(10) < peak
+            lines.append({
+                "name": str(pair), "category": "cat", "src_size": [100, 100], "trg_size": [100, 100],
+                "kp_index": list(range(10)), "src_kps": [[1.0, 1.0]] * 10, "trg_kps": [[50.0, 50.0]] * 10,
+                "pred_kps": [[50.0, 50.0] if good else [90.0, 90.0] for good in right], "peak": peak.tolist(),
+                "trg_bbox": None, "difficulty": {}, "drift": [0.1] * 10,
+            })  # fmt: skip
+        lines[0] |= {"absent_kps": [[1.0, 1.0]] * 4, "absent_peak": [0.01] * 4, "absent_drift": [2.0] * 4}
+        (folder / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    def test_points_that_are_absent(self, predicted: Path, tmp_path: Path, capsys):
+        other = tmp_path / "older"
+        shutil.copytree(predicted, other)
+        lines = [json.loads(line) for line in (other / "predictions.jsonl").read_text().splitlines()]
+        kept = [{key: value for key, value in line.items() if not key.startswith("absent")} for line in lines]
+        (other / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+        plot = tmp_path / "confidence.png"
+        assert run("calibrate", predicted, "--check", other, "--json", "--plot", plot) == 0
+        sets = json.loads(capsys.readouterr().out)["sets"]
+        assert (sets["val"]["absent"], sets["val"]["absent_found"]) == (4, 0)
+        assert sets["val"]["auc_with_absent"] > sets["val"]["auc"] > 0.7  # all dull ones are wrong
+        assert (sets["older"]["absent"], sets["older"]["auc_with_absent"]) == (0, None)
+        assert sets["older"]["auc"] == sets["val"]["auc"]
+        assert plot.stat().st_size > 10_000
+        assert run("calibrate", predicted, "--check", other) == 0
+        assert "auc with absent" in capsys.readouterr().out
 
 
 class TestPropagate:
@@ -310,6 +481,16 @@ class TestPropagate:
         assert "gone.json: no such file" in capsys.readouterr().err
         assert run("propagate", coco_root / "annotations.json", "gone", "--out", tmp_path / "out.json", *raw) == 2
         assert "gone: no such image or folder" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_one_sentence(spair_root: Path, raw, capsys, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "somewhere/else")
+
+    monkeypatch.setattr("transformatcher.commands.photos.load_matcher", refuse)
+    image = spair_root / "JPEGImages" / "cat" / "a.jpg"
+    assert run("match", image, image, *raw) == 2
+    assert capsys.readouterr().err == "transformatcher match: somewhere/else: cannot be used (Permission denied)\n"
 
 
 def test_names_that_the_parser_repeats_are_the_real_ones():

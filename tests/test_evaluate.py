@@ -1,7 +1,7 @@
 """Predictions to disk, interruption, scores by hand."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from transformatcher.errors import InputError
 from transformatcher.evaluate import (
     PUBLISHED_FRAME,
     Prediction,
+    absent_points,
     fingerprint,
     headline,
     pair_scores,
@@ -25,6 +26,7 @@ from transformatcher.evaluate import (
     remarks,
     score,
     scores_name,
+    tolerance_px,
 )
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.metrics import KINDS
@@ -55,9 +57,8 @@ class Identity(TransforMatcher):
 
 
 def predict(model, pairs, out, run=None, **options):
-    return predict_to_disk(
-        model, pairs, out, run or {"a": 1}, image_size=(32, 32), device=torch.device("cpu"), batch=1, **options
-    )
+    options = {"image_size": (32, 32), "device": torch.device("cpu"), "batch": 1} | options
+    return predict_to_disk(model, pairs, out, run or {"a": 1}, **options)
 
 
 def prediction(name="p", category="cat", error=0.0, **changes) -> Prediction:
@@ -81,6 +82,28 @@ class TestPredictions:
             assert predicted == pytest.approx(source, abs=1e-3)
         assert first.trg_size == [60, 80]
         assert seen == [(0, 2), (1, 2), (2, 2)]
+
+    def test_absent_points_are_predicted_too(self, spair_root: Path, tmp_path: Path):
+        pairs = load_spair(spair_root, "val")
+        hidden = [replace(pairs[0], absent_px=np.array([[8.0, 6.0], [40.0, 30.0], [70.0, 5.0]])), pairs[1]]
+        for batch in (1, 2):
+            predict(Identity(), pairs, tmp_path / f"without-{batch}", batch=batch)
+            predict(Identity(), hidden, tmp_path / f"with-{batch}", batch=batch)
+            without, with_absent = (read_predictions(tmp_path / f"{name}-{batch}") for name in ("without", "with"))
+            assert [len(one.absent_kps) for one in with_absent] == [3, 0]
+            assert with_absent[0].absent_peak == [1, 1, 1]
+            assert with_absent[0].absent_drift == pytest.approx([0, 0, 0], abs=1e-5)
+            for old, new in zip(without, with_absent, strict=True):  # PCK knows nothing of them
+                assert replace(new, absent_kps=[], absent_peak=[], absent_drift=[]) == old
+            assert score(without) == score(with_absent)
+            peak, drift = absent_points(with_absent)
+            assert (len(peak), len(drift)) == (3, 3)
+        assert fingerprint(pairs) != fingerprint(hidden)
+
+    def test_files_of_an_older_version(self, tmp_path: Path):
+        old = {key: value for key, value in asdict(prediction()).items() if not key.startswith("absent")}
+        (tmp_path / "predictions.jsonl").write_text(json.dumps(old) + "\n")
+        assert [len(values) for values in absent_points(read_predictions(tmp_path))] == [0, 0]
 
     def test_goes_on_where_it_was_cut_off(self, spair_root: Path, tmp_path: Path):
         pairs = load_spair(spair_root, "val")
@@ -143,6 +166,15 @@ class TestScores:
                 assert alone.mean() == pytest.approx(table["per_pair"], abs=1e-3)
         # 200 · 0.05 = 10
         assert pair_scores(pairs, "img", 0.05, None).tolist() == [100, 100, 50, 50, 50]
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("frame", [None, PUBLISHED_FRAME])
+    def test_tolerance_is_where_right_ends(self, kind, frame):
+        x, y = tolerance_px(prediction(), kind, 0.1, frame)
+        for shift in ([x, 0.0], [0.0, y], [0.6 * x, 0.8 * y]):
+            for share, right in ((0.999, 100), (1.001, 50)):
+                moved = prediction(pred_kps=[[20.0, 20.0], [120.0 + share * shift[0], 60.0 + share * shift[1]]])
+                assert pair_scores([moved], kind, 0.1, frame) == [right]
 
     def test_a_pair_without_a_box_is_named(self):
         with pytest.raises(InputError, match="pair b has no object box, which the threshold 'bbox' needs"):

@@ -1,3 +1,5 @@
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,19 @@ def test_tensor_is_resized_and_normalised():
     )
 
 
+def test_resized_as_torchvision_does_it():
+    """Whose import takes two seconds, which is why it is not asked."""
+    tv = pytest.importorskip("torchvision.transforms.v2.functional")
+    for shape in ((60, 80), (300, 451), (64, 48)):
+        image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+        theirs = tv.to_dtype(
+            tv.resize(torch.from_numpy(image).permute(2, 0, 1), [64, 48], antialias=True), torch.float32, scale=True
+        )
+        theirs = tv.normalize(theirs, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        for mine in (to_tensor(image, (64, 48)), to_tensor(image[:, ::-1], (64, 48)).flip(2)):
+            torch.testing.assert_close(mine, theirs, atol=0.02, rtol=0)  # a byte rounded the other way
+
+
 def test_bad_files_are_named(tmp_path: Path):
     with pytest.raises(InputError, match="a folder, not an image"):
         read_image(tmp_path)
@@ -73,6 +88,52 @@ def test_bad_files_are_named(tmp_path: Path):
         read_image(tmp_path / "bad.jpg")
     with pytest.raises(InputError, match=r"bad\.jpg: not an image that can be decoded"):
         image_size(tmp_path / "bad.jpg")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.jpg", b"", r"empty\.jpg: the file is empty"),
+        ("text.jpg", b"Dear all,\n", r"text\.jpg: not an image that can be decoded \(its format is none that Pillow"),
+        ("cut.png", b"\x89PNG\r\n\x1a\n\0\0", r"cut\.png: not an image that can be decoded"),
+    ],
+)
+def test_what_is_no_image(tmp_path: Path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    for read in (read_image, image_size):
+        with pytest.raises(InputError, match=message):
+            read(tmp_path / name)
+
+
+def test_more_pixels_than_memory(tmp_path: Path):
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0))
+    path = tmp_path / "huge.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b""))
+    with pytest.raises(InputError, match=r"huge\.png: too many pixels to be decoded; scale it down .*900000000 pixels"):
+        read_image(path)
+
+
+def test_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    path = save(tmp_path / "x.png", RAMP)
+    monkeypatch.setattr(Path, "is_file", refuse)  # as in a folder that may not be entered
+    with pytest.raises(InputError, match=r"x\.png: cannot be read \(Permission denied\)"):
+        read_image(path)
+
+
+def test_a_decoder_may_raise_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stumble(*_: object) -> None:
+        raise IndexError("list index out of range")
+
+    path = save(tmp_path / "x.png", RAMP)
+    monkeypatch.setattr("transformatcher.images.to_rgb", stumble)
+    with pytest.raises(InputError, match=r"x\.png: not an image that can be decoded \(list index"):
+        read_image(path)
 
 
 def test_truncated_file(tmp_path: Path):

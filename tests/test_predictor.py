@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -50,6 +53,15 @@ def test_without_keypoints_the_consistent_cells(matcher: Matcher, photo: np.ndar
 def test_bad_keypoints(matcher: Matcher, photo: np.ndarray, points, message):
     with pytest.raises(InputError, match=message):
         matcher.match(photo, photo, points)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 200)])
+def test_too_small_to_show_anything(matcher: Matcher, photo: np.ndarray, tmp_path: Path, size):
+    dot = np.zeros((*size, 3), dtype=np.uint8)
+    Image.fromarray(dot).save(tmp_path / "dot.png")
+    for target, name in ((dot, "image"), (Image.fromarray(dot), "image"), (tmp_path / "dot.png", r"dot\.png")):
+        with pytest.raises(InputError, match=rf"{name}: {size[1]} × {size[0]} pixels; a photo .* at least 4 × 4"):
+            matcher.match(photo, target)
 
 
 def test_arrays_of_every_kind(matcher: Matcher, photo: np.ndarray):
@@ -166,6 +178,16 @@ class TestResult:
         with Image.open(tmp_path / "picture.png") as picture:
             assert picture.size[0] > 100
 
+    def test_it_draws_its_flow_and_the_heat_of_a_point(self, matcher: Matcher, photo: np.ndarray, tmp_path: Path):
+        pair = matcher.match(photo, photo[::2], [[50.0, 30.0]]).pair
+        for picture, figure in (("flow.png", pair.draw_flow), ("heat.png", partial(pair.draw_heat, [50.0, 30.0]))):
+            drawn = figure(tmp_path / picture, "title")
+            assert "title" in [text.get_text() for text in drawn.texts]
+            with Image.open(tmp_path / picture) as image:
+                assert image.size[0] > 100
+        with pytest.raises(InputError, match="lies outside the image of 200 × 120"):
+            pair.draw_heat([500.0, 30.0])
+
 
 def test_tensors(matcher: Matcher, photo: np.ndarray):
     tensor = torch.from_numpy(photo).permute(2, 0, 1)
@@ -175,6 +197,12 @@ def test_tensors(matcher: Matcher, photo: np.ndarray):
         matcher.match(tensor.float(), photo, [[50, 30]])
     with pytest.raises(InputError, match=r"expected 3 × h × w .* got \(2, 4, 4\)"):
         matcher.match(torch.zeros(2, 4, 4), photo, [[1, 1]])
+
+
+def test_who_draws_nothing_waits_for_no_plots():
+    """matplotlib and scipy take longer to import than two photos to match."""
+    code = "import sys, transformatcher.commands.photos; sys.exit(bool({'matplotlib', 'scipy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_devices():

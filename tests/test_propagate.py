@@ -352,6 +352,14 @@ class TestTargets:
         assert root == photos.parent
         assert names == ["annotated/images/c.png", "annotated/images/d.png", "photos/deep/like_b.jpg"]
 
+    def test_a_folder_that_may_not_be_read(self, photos: Path, monkeypatch: pytest.MonkeyPatch):
+        def refuse(_: Path) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "iterdir", refuse)
+        with pytest.raises(InputError, match=r"photos: this folder cannot be read \(Permission denied\)"):
+            find_targets([photos], set())
+
     def test_nothing_to_do(self, notes: Path, tmp_path: Path):
         (tmp_path / "empty").mkdir()
         with pytest.raises(InputError, match="nowhere: no such image or folder"):

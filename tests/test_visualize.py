@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, ConnectionPatch
+from matplotlib.patches import Circle, ConnectionPatch, Ellipse
 from PIL import Image
 
 from transformatcher.errors import InputError
@@ -22,6 +22,7 @@ from transformatcher.visualize import (
     draw_heatmap,
     draw_matches,
     draw_warp,
+    plot_confidence,
     plot_curves,
     position_colours,
     save_figure,
@@ -126,6 +127,10 @@ def test_errors_join_prediction_and_truth_in_the_keypoints_colour():
     assert near(middle, tuple(255 * np.array(to_rgb(QUALITATIVE[0]))))  # the line
     assert {patch.get_radius() for patch in right.patches if isinstance(patch, Circle)} == {21}
     assert "within 21 pixels: 2 of 3" in words(figure)
+    stretched = draw_errors(src, trg, keypoints, predicted, true, radius_px=(31.0, 20.0))
+    assert "within 31 × 20 pixels: 2 of 3" in words(stretched)
+    rings = {(patch.width, patch.height) for patch in stretched.axes[1].patches if isinstance(patch, Ellipse)}
+    assert rings == {(62, 40)}
     without = draw_errors(src, trg, keypoints, predicted, true)
     assert not without.axes[1].patches
     assert "within" not in words(without)
@@ -298,3 +303,28 @@ def test_a_picture_that_cannot_be_written(tmp_path: Path):
     (tmp_path / "taken.png").mkdir()
     with pytest.raises(InputError, match=r"taken\.png: cannot be written"):
         save_figure(plot_curves([]), tmp_path / "taken.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.png"]
+
+
+def test_an_interruption_leaves_the_old_picture(tmp_path: Path):
+    class Interrupted(Figure):
+        def savefig(self, path: Path, **_: object) -> None:
+            path.write_bytes(b"half of")
+            raise KeyboardInterrupt
+
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        save_figure(Interrupted(), path)
+    assert [(left.name, left.read_bytes()) for left in tmp_path.iterdir()] == [("picture.png", b"old")]
+
+
+def test_confidence_with_absent_points_is_dashed():
+    half, line = [0.0, 1.0], [0.0, 0.5, 1.0]
+    curves = (half, half, line, line)
+    figure = plot_confidence({"a": curves, "b": curves}, {"b": (line, line)})
+    labels = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    assert labels == ["a", "b"]
+    alone, solid, dashed, _ = figure.axes[1].lines
+    assert [drawn.get_linestyle() for drawn in (alone, solid, dashed)] == ["-", "-", "--"]
+    assert alone.get_color() != solid.get_color() == dashed.get_color()

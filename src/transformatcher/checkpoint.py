@@ -1,11 +1,15 @@
 """Matcher ↔ folder: ``model.safetensors`` beside ``config.json``, written whole or not at all, loaded strictly."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformatcher.config import READ_OUT, ModelConfig, check_keys, model_config, read_model_config, to_plain
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from transformatcher.config import INPUT, READ_OUT, ModelConfig, check_keys, model_config, read_model_config, to_plain
 from transformatcher.errors import InputError
 from transformatcher.files import write_text
 from transformatcher.models.build import build_matcher
@@ -14,6 +18,18 @@ from transformatcher.tensors import load_strictly, read_safetensors, write_tenso
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 SHIPPED = Path(__file__).parent / "weights"  # the model that comes with the package; MODEL_CARD.md there describes it
+
+
+class _NoDraws(TorchFunctionMode):
+    """Modules are built without initial weights: drawing them takes longer than loading what overwrites them."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -> None:
@@ -25,16 +41,34 @@ def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -
 def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tuple[TransforMatcher, ModelConfig]:
     """A checkpoint folder, or the .safetensors file in it → the matcher, in evaluation mode, and its config.
 
-    ``settings`` change how it is read out (READ_OUT in :mod:`transformatcher.config`); all others are part of it.
+    ``settings`` change how it is read out, and the size of the images that it is given (READ_OUT and INPUT in
+    :mod:`transformatcher.config`); all others are part of it.
     """
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint")
     weights = path / WEIGHTS if path.is_dir() else path
-    config = read_model_config(weights.parent / CONFIG)
+    trained = config = read_model_config(weights.parent / CONFIG)
     if settings:
-        check_keys(settings, READ_OUT, f"{path}, a trained model, whose read-out alone can be changed")
+        check_keys(
+            settings, (*READ_OUT, *INPUT), f"{path}, a trained model, whose input and read-out alone can be changed"
+        )
         config = model_config({**to_plain(config), **settings}, source="--set")
-    model = build_matcher(config)
+        _check_input(trained, config)
     tensors, _ = read_safetensors(weights)
+    with _NoDraws():  # for the grid of its training: vectors learned for that are interpolated on any other
+        model = build_matcher(replace(config, image_size=trained.image_size))
     load_strictly(model, tensors, source=str(weights))
     return model, config
+
+
+def _check_input(trained: ModelConfig, config: ModelConfig) -> None:
+    """Refuse another image size where weights belong to single cells of the correlation's grid."""
+    if config.image_size == trained.image_size or config.grid is not None:
+        return  # with a grid of its own, the correlation is brought to that whatever the images are
+    kind = "matcher" if config.matcher == "cats" else "attention"
+    if config.matcher == "cats" or (config.matcher == "match2match" and config.attention == "linformer"):
+        h, w = trained.image_size
+        raise InputError(
+            f"--set image_size: the {kind} {getattr(config, kind)!r} has weights for every cell of images of {h} × {w}; "
+            "it takes no others without training again"
+        )

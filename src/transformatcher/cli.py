@@ -26,11 +26,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"transformatcher {args.command}: out of memory; choose a smaller --batch or image_size", file=sys.stderr)
         return 2
+    except OSError as error:  # a folder that may not be entered, a name too long: the system says what and why
+        print(f"transformatcher {args.command}: {_in_words(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         hint = {
             "eval": "; the same command goes on where it stopped",
+            "analyse": "; analyse nonlocality goes on where it stopped",
             "propagate": "; the same command (without --overwrite) goes on where it stopped",
             "train": "; --resume goes on where it stopped",
+            "ablate": "; the same command goes on where it stopped",
         }
         print("\ninterrupted" + hint.get(args.command, ""), file=sys.stderr)
         return 130
@@ -44,12 +49,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"transformatcher {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    match = commands.add_parser("match", help="match two photos")
+    match = commands.add_parser(
+        "match",
+        help="match a photo with another, or with several",
+        description="Find points of one photo on another, or on several. Pictures of one target go into the file that "
+        "is named (.png, .jpg, .pdf, .svg, .webp), of several into a folder, each called SOURCE-TARGET.",
+    )
     match.add_argument("src", metavar="SOURCE")
-    match.add_argument("trg", metavar="TARGET")
+    match.add_argument("trg", nargs="+", metavar="TARGET")
     match.add_argument("--keypoints", metavar="POINTS", help="'x,y;x,y' or a JSON file with [[x, y], …]")
-    match.add_argument("--json", action="store_true", help="print the matches as JSON")
-    match.add_argument("--out", metavar="PICTURE", help="draw the matches into this file (.png, .jpg, .pdf, .svg)")
+    match.add_argument("--json", action="store_true", help="print the matches as JSON; a list, for several targets")
+    match.add_argument("--out", metavar="PICTURE", help="draw the matches, coloured by confidence")
+    match.add_argument("--flow", metavar="PICTURE", help="draw where all of the source lands, as colours")
+    match.add_argument(
+        "--heat", metavar="PICTURE", help="draw where each keypoint might be, as a heat map; several are numbered"
+    )
+    match.add_argument("--batch", type=_count, default=4, metavar="N", help="targets at a time (%(default)s)")
+    match.add_argument("--threads", type=_count, metavar="N", help="threads that compute (one for each core)")
     _model_arguments(match)
     match.set_defaults(run=_lazy("photos", "match"))
 
@@ -67,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="side-by-side.png, warped.png (in the target's frame) and morph.gif go here (%(default)s)",
     )
+    warp.add_argument("--threads", type=_count, metavar="N", help="threads that compute (one for each core)")
     _model_arguments(warp)
     warp.set_defaults(run=_lazy("photos", "warp"))
 
@@ -113,6 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--seed", type=_whole, default=0, help="coco: which pairs are drawn (%(default)s)")
     evaluate.add_argument("--batch", type=_count, default=8, metavar="N", help="pairs at a time (%(default)s)")
     evaluate.add_argument("--threads", type=_count, default=2, metavar="N", help="threads that decode (%(default)s)")
+    evaluate.add_argument(
+        "--draw", type=_count, metavar="N", help="draw the N worst and the N best pairs into DIR/pictures"
+    )
     _score_arguments(evaluate)
     evaluate.set_defaults(run=_lazy("measure", "evaluate"))
 
@@ -130,6 +150,32 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR")
     train.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     train.set_defaults(run=_lazy("training", "train"))
+
+    ablate = commands.add_parser(
+        "ablate",
+        help="train and measure every row of a study, with several seeds, into one table and plot",
+        description="The same command goes on where it stopped.",
+    )
+    ablate.add_argument(
+        "study", metavar="NAME", help="a study that comes with the package, or a .toml file of your own"
+    )
+    ablate.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="change all rows' settings",
+    )
+    ablate.add_argument("--seeds", type=_whole, nargs="+", metavar="N", help="instead of the study's own")
+    ablate.add_argument("--row", action="append", metavar="LABEL", help="only this row; may be repeated")
+    ablate.add_argument(
+        "--jobs", type=_count, default=1, metavar="N", help="runs at a time, on one device (%(default)s)"
+    )
+    ablate.add_argument("--keep-weights", action="store_true", help="keep every run's best checkpoint")
+    ablate.add_argument("--out", metavar="DIR", help="runs, table and plot go here (runs/ablate-NAME)")
+    ablate.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    ablate.set_defaults(run=_lazy("training", "ablate"))
 
     calibrate = commands.add_parser("calibrate", help="make confidence a probability, and see how well that works")
     calibrate.add_argument("fit", metavar="DIR", help="predictions that eval made of a validation set")
@@ -178,6 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     _model_arguments(serve)
     serve.set_defaults(run=_lazy("photos", "serve"))
 
+    _research_parsers(commands)
     data = commands.add_parser("data", help="look after benchmark folders")
     tools = data.add_subparsers(dest="tool", required=True, metavar="TOOL")
     check = tools.add_parser("check", help="count everything and name every fault; exit code 1 if there are any")
@@ -186,6 +233,66 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.set_defaults(run=_lazy("measure", "check_data"))
     return parser
+
+
+def _research_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    analyse = commands.add_parser("analyse", help="the paper's analyses: nonlocality, tables, attention, failures")
+    tools = analyse.add_subparsers(dest="tool", required=True, metavar="TOOL")
+
+    nonlocality = tools.add_parser(
+        "nonlocality",
+        help="how far from itself a match listens, in every layer and head (Figures 6 and 7)",
+        description="The same command goes on where it was stopped; with a larger --limit, it adds pairs.",
+    )
+    _data_arguments(nonlocality)
+    nonlocality.add_argument("--split", default="val", metavar="SPLIT", help="trn, val or test (%(default)s)")
+    nonlocality.add_argument("--limit", type=_count, metavar="N", help="the first N pairs only (coco draws 1000 or N)")
+    nonlocality.add_argument("--out", required=True, metavar="DIR", help="nonlocality.json, .jsonl and plots go here")
+    nonlocality.add_argument("--json", action="store_true", help="print the summary as JSON")
+    _checkpoint_arguments(nonlocality)
+    nonlocality.set_defaults(run=_lazy("research", "nonlocality"))
+
+    tables = tools.add_parser("tables", help="class-wise, difficulty and cost tables beside the paper's numbers")
+    tables.add_argument("runs", nargs="*", metavar="EVAL_DIR", help="folders that eval wrote")
+    tables.add_argument(
+        "--bench", action="append", default=[], metavar="FILE", help="what bench --json printed; may be repeated"
+    )
+    tables.add_argument("--out", required=True, metavar="DIR", help="a .md and a .tex for each table go here")
+    tables.set_defaults(run=_lazy("research", "tables"))
+
+    attention = tools.add_parser("attention", help="draw which matches the global query and key listen to")
+    attention.add_argument("src", metavar="SOURCE")
+    attention.add_argument("trg", metavar="TARGET")
+    attention.add_argument("--layer", type=_count, metavar="N", help="from 1; without, the most selective one")
+    attention.add_argument("--most", type=_count, default=20, metavar="N", help="matches for each head (%(default)s)")
+    attention.add_argument("--out", required=True, metavar="PICTURE", help=".png, .jpg, .pdf, .svg")
+    _checkpoint_arguments(attention)
+    attention.set_defaults(run=_lazy("research", "attention"))
+
+    failures = tools.add_parser("failures", help="a page of the worst pairs of a run, their errors drawn")
+    failures.add_argument("run_folder", metavar="EVAL_DIR", help="a folder that eval wrote")
+    failures.add_argument("--root", required=True, metavar="DIR", help="the benchmark's folder, for the photos")
+    failures.add_argument("--most", type=_count, default=24, metavar="N", help="pairs (%(default)s)")
+    failures.add_argument("--alpha", type=float, default=0.1, help="right means within this (%(default)s)")
+    failures.add_argument("--out", required=True, metavar="PAGE", help="an .html file, or a folder for failures.html")
+    failures.set_defaults(run=_lazy("research", "failures"))
+
+    report = commands.add_parser("report", help="gather saved results into one self-contained HTML page")
+    report.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="folders that eval, train, ablate or analyse wrote, what bench --json printed, galleries, pictures; or a "
+        "folder of such",
+    )
+    report.add_argument("--title", default="TransforMatcher: report", help="(%(default)s)")
+    report.add_argument("--out", required=True, metavar="PAGE.html")
+    report.set_defaults(run=_lazy("research", "report"))
+
+
+def _checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--weights", metavar="DIR", help="a checkpoint folder; without, the shipped model")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
 
 
 def _data_arguments(parser: argparse.ArgumentParser) -> None:
@@ -221,6 +328,11 @@ def _score_arguments(parser: argparse.ArgumentParser) -> None:
         help="the threshold of the table by category (auto: the one the benchmark is published with)",
     )
     parser.add_argument("--alpha", type=float, nargs="+", metavar="A", help="tolerances (0.01 0.05 0.1 0.15)")
+
+
+def _in_words(error: OSError) -> str:
+    words = error.strerror or str(error) or type(error).__name__
+    return words if error.filename is None else f"{error.filename}: cannot be used ({words})"
 
 
 def _whole(text: str) -> int:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.integrate import trapezoid
-from scipy.optimize import minimize
 
 from transformatcher.errors import InputError
 from transformatcher.files import read_json, write_text
@@ -54,6 +52,8 @@ def fit_calibration(
     """Logistic regression: the calibration under which what happened was likeliest."""
     if right.all() or not right.any():
         raise InputError(f"calibration needs right and wrong matches; all {len(right)} given are alike")
+    from scipy.optimize import minimize  # half a second, which those who only use a calibration need not wait
+
     x, sign = _features(peak, drift), np.where(right, 1.0, -1.0)
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
@@ -124,4 +124,5 @@ def roc(confidence: Float[np.ndarray, " n"], right: Bool[np.ndarray, " n"]) -> R
     last_of_tie = np.append(np.diff(confidence[order]) != 0, True)
     hits = np.concatenate([[0.0], np.cumsum(right[order])[last_of_tie] / right.sum()])
     false_alarms = np.concatenate([[0.0], np.cumsum(~right[order])[last_of_tie] / (~right).sum()])
-    return Roc(hits, false_alarms, float(trapezoid(hits, false_alarms)))
+    area = float((np.diff(false_alarms) * (hits[1:] + hits[:-1]) / 2).sum())
+    return Roc(hits, false_alarms, area)

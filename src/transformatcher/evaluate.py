@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
 from transformatcher.coords import norm_to_px, rescale_px
-from transformatcher.data.pairs import LoadedPair, collate, load_pair
+from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
 from transformatcher.errors import InputError
 from transformatcher.files import make_folder, read_json, write_text
 from transformatcher.keypoints import bilinear_sample
@@ -58,6 +58,10 @@ class Prediction:
     trg_bbox: list[float] | None
     difficulty: dict[str, int]
     drift: list[float] = field(default_factory=list)  # how far from itself each keypoint arrives there and back
+    # The same of keypoints that the target does not show, so that whatever was found for them is wrong.
+    absent_kps: list[list[float]] = field(default_factory=list)
+    absent_peak: list[float] = field(default_factory=list)
+    absent_drift: list[float] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- pass 1: predictions
@@ -116,7 +120,8 @@ def fingerprint(pairs: Iterable[ImagePair]) -> str:
     for pair in pairs:
         flags = (pair.src_flip, pair.trg_flip, pair.orient)
         digest.update(repr((pair.name, pair.category, flags, sorted(pair.difficulty.items()))).encode())
-        for array in (pair.src_kps_px, pair.trg_kps_px, pair.visible, pair.src_bbox_px, pair.trg_bbox_px):
+        arrays = (pair.src_kps_px, pair.trg_kps_px, pair.visible, pair.src_bbox_px, pair.trg_bbox_px, pair.absent_px)
+        for array in arrays:
             digest.update(b"none" if array is None else array.tobytes())
     return digest.hexdigest()[:16]
 
@@ -146,15 +151,17 @@ def _predict(
 def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: torch.device) -> Iterator[Prediction]:
     """Predict the keypoints of a few decoded pairs at once."""
     tensors = collate(loaded)
+    absent_norm = stack_points([item.absent_px for item in loaded], [item.src_size for item in loaded])
     with torch.inference_mode():
         refined = model.refine(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
-        flow, src_kps = model.readout(refined), tensors.src_kps_norm.to(device)
+        flow, src_kps = model.readout(refined), torch.cat([tensors.src_kps_norm, absent_norm], dim=1).to(device)
         found = model.transfer(flow, src_kps)
         drifts = drift(model.readout(reverse(refined)), src_kps, found).double().cpu().numpy()
         trg_norm = found.double().cpu().numpy()
         peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
     for row, item in enumerate(loaded):
         index = np.flatnonzero(item.pair.visible)
+        absent = tensors.src_kps_norm.shape[1] + np.arange(len(item.absent_px))
         yield Prediction(
             name=item.pair.name,
             category=item.pair.category,
@@ -166,6 +173,9 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
             pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
             peak=peak[row, index].round(6).tolist(),
             drift=drifts[row, index].round(6).tolist(),
+            absent_kps=item.absent_px.round(4).tolist(),
+            absent_peak=peak[row, absent].round(6).tolist(),
+            absent_drift=drifts[row, absent].round(6).tolist(),
             trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
             difficulty=dict(item.pair.difficulty),
         )
@@ -274,6 +284,12 @@ def judged_points(
     )
 
 
+def absent_points(predictions: Sequence[Prediction]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Every point that its target does not show: (sharpness, drift there and back) of what was found all the same."""
+    peaks, drifts = ([getattr(p, f"absent_{name}") for p in predictions] for name in ("peak", "drift"))
+    return np.concatenate(peaks).astype(np.float64), np.concatenate(drifts).astype(np.float64)
+
+
 def pair_scores(
     predictions: Sequence[Prediction], kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
 ) -> Float[np.ndarray, " n"]:
@@ -283,6 +299,16 @@ def pair_scores(
     if missing is not None:
         raise InputError(f"pair {missing} has no object box, which the threshold {kind!r} needs")
     return np.array([100 * correct_points(pair.errors, pair.lengths[kind], alpha).mean() for pair in pairs])
+
+
+def tolerance_px(
+    prediction: Prediction, kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+) -> tuple[float, float]:
+    """How far along (x, y), in pixels of the original target, a prediction may lie from the truth and be right."""
+    h, w = prediction.trg_size
+    radius = alpha * _in_frame(prediction, frame).lengths[kind]
+    frame_h, frame_w = frame or (h, w)
+    return radius * w / frame_w, radius * h / frame_h
 
 
 def _in_frame(prediction: Prediction, frame: Size | None) -> _Scored:
@@ -320,7 +346,7 @@ def _level_order(name: str) -> tuple[int, str]:
     return (LEVELS.index(name) if name in LEVELS else 0, name)
 
 
-def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[str, str]:
+def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[Kind, str]:
     """The threshold kind and α to show where there is room for one: what the benchmark's publications use, and 0.1."""
     kinds = list(scores["pck"])
     if kind == "auto":
@@ -329,7 +355,7 @@ def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[
     if kind not in kinds:
         raise InputError(f"threshold {kind!r}: not every pair has the box it needs; choose one of {', '.join(kinds)}")
     alphas = list(scores["pck"][kind])
-    return kind, "0.1" if "0.1" in alphas else alphas[-1]
+    return cast(Kind, kind), "0.1" if "0.1" in alphas else alphas[-1]
 
 
 def remarks(predictions: Sequence[Prediction], out: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,22 @@ from transformatcher.errors import InputError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write under another name, then put it in place, so that an interruption leaves the old file."""
+    """Text → a file, whole or not at all."""
+    write_whole(path, lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` write under another name, then put the file in place: an interruption leaves what was there."""
     make_folder(path.parent)
     new = path.with_name(f".{path.name}.new")
     try:
-        new.write_text(text, encoding="utf-8")
+        write(new)
         os.replace(new, path)  # noqa: PTH105 (atomic on every system, which rename is not)
     except OSError as error:
-        new.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        with suppress(OSError):  # that of the writing is what matters
+            new.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -30,9 +39,9 @@ def make_folder(folder: Path) -> None:
 
 def read_json(path: Path) -> Any:
     """A JSON file, with or without a byte-order mark."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
     try:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, UInt8
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
-from torchvision.transforms.v2 import functional as tv
 
 from transformatcher.errors import InputError
 from transformatcher.schema import ImageSource, Size
@@ -43,21 +43,31 @@ def image_size(source: ImageSource, *, orient: bool = True) -> Size:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    if not path.is_file():
-        raise InputError(f"{path}: {'a folder, not an image' if path.is_dir() else 'no such image file'}")
     try:
+        if not path.is_file():
+            raise InputError(f"{path}: {'a folder, not an image' if path.is_dir() else 'no such image file'}")
+        if not path.stat().st_size:
+            raise InputError(f"{path}: the file is empty, not an image that can be decoded")
         with Image.open(path) as image:
             yield image
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (InputError, MemoryError):
+        raise
+    except UnidentifiedImageError as error:
+        raise InputError(f"{path}: not an image that can be decoded (its format is none that Pillow knows)") from error
+    except Image.DecompressionBombError as error:
+        raise InputError(f"{path}: too many pixels to be decoded; scale it down first ({error})") from error
+    except Exception as error:  # a decoder fed with garbage may raise anything
+        if isinstance(error, OSError) and error.strerror:  # the system's words, where Pillow's have no number
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
         raise InputError(f"{path}: not an image that can be decoded ({error})") from error
 
 
 def to_tensor(image: UInt8[np.ndarray, "h w 3"], size: Size) -> Float[Tensor, "3 h2 w2"]:
     """RGB pixels → the tensor a backbone takes: resized (aspect not kept), ImageNet mean and deviation."""
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)  # (3, h, w)
-    resized = tv.resize(pixels, list(size), antialias=True)
-    scaled = tv.to_dtype(resized, torch.float32, scale=True)
-    return tv.normalize(scaled, list(IMAGENET_MEAN), list(IMAGENET_STD))
+    resized = F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+    return resized.float().mul_(1 / 255).sub_(mean).div_(deviation)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

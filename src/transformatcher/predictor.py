@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
@@ -26,12 +26,15 @@ from transformatcher.models.build import build_matcher
 from transformatcher.models.flow import KernelSoftArgmax, drift, reverse
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Matches, Size
-from transformatcher.visualize import draw_matches, save_figure
+
+if TYPE_CHECKING:
+    import matplotlib.figure
 
 Photo = str | Path | Image.Image | np.ndarray | Tensor
 PointList = Sequence[Sequence[float | int]] | np.ndarray
 
 NO_MATCH = 0.5  # a match that is more likely wrong than right is none
+SMALLEST = 4  # pixels along a side
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,10 @@ class MatchedPoints(Matches):
         """Confidence of every cell of the flow."""
         return self.pair.flow_confidence
 
-    def draw(self, path: str | Path | None = None, title: str = "") -> Figure:
+    def draw(self, path: str | Path | None = None, title: str = "") -> "matplotlib.figure.Figure":
         """Both photos with the matches between them, coloured by confidence; saved if a path is given."""
+        from transformatcher.visualize import draw_matches, save_figure  # half a second, for those who draw
+
         threshold = NO_MATCH if self.calibrated else None
         src, trg = self.pair.src.pixels, self.pair.trg.pixels
         figure = draw_matches(src, trg, self, title, calibrated=self.calibrated, threshold=threshold)
@@ -152,6 +157,29 @@ class MatchedPair:
             src_norm = grid_norm((h, w), like=self._forth.peak).flatten(0, 1)
             matches = self._matches(src_norm, self._forth.trg_norm[0].flatten(0, 1))
         return matches.confidence.reshape(h, w)
+
+    def draw_flow(self, path: str | Path | None = None, title: str = "") -> "matplotlib.figure.Figure":
+        """Where all of the source lands, as colours; saved if a path is given."""
+        from transformatcher.visualize import draw_flow, save_figure
+
+        flow_norm = self._forth.trg_norm[0].double().cpu().numpy()
+        src, trg, sure = self.src.pixels, self.trg.pixels, self.flow_confidence
+        figure = draw_flow(src, trg, flow_norm, sure, title, calibrated=self.calibration is not None)
+        if path is not None:
+            save_figure(figure, Path(path))
+        return figure
+
+    def draw_heat(
+        self, point: Sequence[float | int] | np.ndarray, path: str | Path | None = None, title: str = ""
+    ) -> "matplotlib.figure.Figure":
+        """Where on the target one point of the source might be, as a heat map; saved if a path is given."""
+        from transformatcher.visualize import draw_heatmap, save_figure
+
+        place = np.asarray(point, dtype=np.float64)
+        figure = draw_heatmap(self.src.pixels, self.trg.pixels, place, self.heat(point), title)
+        if path is not None:
+            save_figure(figure, Path(path))
+        return figure
 
     def _matches(self, src_norm: Float[Tensor, "n 2"], trg_norm: Float[Tensor, "n 2"]) -> MatchedPoints:
         confidence = bilinear_sample(self._forth.peak[..., None], src_norm[None])[0, :, 0].double().cpu().numpy()
@@ -278,7 +306,16 @@ def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, 
 
 
 def to_pixels(photo: Photo) -> UInt8[np.ndarray, "_ _ 3"]:
-    """Any photo that a user may bring → RGB pixels."""
+    """Any photo that a user may bring → RGB pixels, enough of them to show something."""
+    pixels = _decoded(photo)
+    h, w = pixels.shape[:2]
+    if min(h, w) < SMALLEST:
+        name = photo if isinstance(photo, str | Path) else "image"
+        raise InputError(f"{name}: {w} × {h} pixels; a photo to be matched has at least {SMALLEST} × {SMALLEST}")
+    return pixels
+
+
+def _decoded(photo: Photo) -> UInt8[np.ndarray, "_ _ 3"]:
     if isinstance(photo, Image.Image):
         return np.array(to_rgb(photo))
     if isinstance(photo, Tensor):
@@ -288,7 +325,7 @@ def to_pixels(photo: Photo) -> UInt8[np.ndarray, "_ _ 3"]:
             if not (photo.min() >= 0 and photo.max() <= 1):
                 raise InputError("image tensor: floating-point values must lie in [0, 1], before any normalisation")
             photo = (photo * 255).round()
-        return to_pixels(photo.to(torch.uint8).permute(1, 2, 0).cpu().numpy())
+        return _decoded(photo.to(torch.uint8).permute(1, 2, 0).cpu().numpy())
     if isinstance(photo, np.ndarray):
         channels = photo.shape[2] if photo.ndim == 3 else 1
         if photo.dtype != np.uint8 or photo.ndim not in (2, 3) or channels not in (1, 3, 4):

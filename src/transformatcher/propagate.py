@@ -18,8 +18,7 @@ from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject, box_around, find_coco, load_coco_objects
 from transformatcher.errors import InputError
 from transformatcher.files import read_json, write_text
-from transformatcher.images import read_image
-from transformatcher.predictor import NO_MATCH, EncodedPhoto, Matcher, check_points
+from transformatcher.predictor import NO_MATCH, EncodedPhoto, Matcher, check_points, to_pixels
 from transformatcher.schema import Size
 from transformatcher.tensors import hash_tensors
 
@@ -162,6 +161,8 @@ def find_targets(given: Sequence[Path], annotated: Collection[Path]) -> tuple[Pa
     for path in given:
         if not path.exists():
             raise InputError(f"{path}: no such image or folder")
+        if path.is_dir():
+            _check_readable(path)
     found = [file for path in given for file in ([path] if path.is_file() else _images_in(path))]
     if not found:
         raise InputError(f"{', '.join(map(str, given))}: no image there ({', '.join(sorted(ENDINGS))})")
@@ -174,6 +175,13 @@ def find_targets(given: Sequence[Path], annotated: Collection[Path]) -> tuple[Pa
     else:
         root = Path(os.path.commonpath([path if path.is_dir() else path.parent for path in map(_absolute, given)]))
     return root, sorted(_absolute(path).relative_to(_absolute(root)).as_posix() for path in targets.values())
+
+
+def _check_readable(folder: Path) -> None:
+    try:
+        next(folder.iterdir(), None)
+    except OSError as error:
+        raise InputError(f"{folder}: this folder cannot be read ({error.strerror})") from error
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -199,7 +207,7 @@ class Carrier:
     def __init__(self, matcher: Matcher, references: References) -> None:
         self.matcher, self.references = matcher, references
         images = sorted({item.image for group in references.values() for item in group})
-        self.photos: dict[Path, EncodedPhoto] = {image: matcher.encode([read_image(image)])[0] for image in images}
+        self.photos: dict[Path, EncodedPhoto] = {image: matcher.encode([image])[0] for image in images}
         for group in references.values():
             for item in group:
                 _check_reference(item, self.photos[item.image].size)
@@ -263,7 +271,7 @@ def _decoded(
     with ThreadPoolExecutor(threads) as pool:
 
         def submit(most: int) -> list[dict[str, Future[np.ndarray]]]:
-            return [{name: pool.submit(read_image, root / name) for name in chunk} for chunk in islice(chunks, most)]
+            return [{name: pool.submit(to_pixels, root / name) for name in chunk} for chunk in islice(chunks, most)]
 
         ahead = submit(2)
         while ahead:

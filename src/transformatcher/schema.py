@@ -40,6 +40,8 @@ class ImagePair:
     trg_flip: bool = False
     orient: bool = False  # the annotation was made on the image as its EXIF tag turns it
     difficulty: Mapping[str, int] = field(default_factory=dict)  # factor → 0 easy, 1 medium, 2 hard
+    # Keypoints that the source shows and the target does not, where the annotation tells of them: they have no match.
+    absent_px: Float[np.ndarray, "m 2"] = field(default_factory=lambda: np.zeros((0, 2)))
 
 
 @dataclass(frozen=True)

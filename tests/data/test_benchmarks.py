@@ -36,6 +36,17 @@ class TestSPair:
         assert first.difficulty == {"viewpoint": 0, "scale": 1, "truncation": 2, "occlusion": 0}
         assert second.visible.all()
 
+    def test_what_only_other_pairs_list_is_absent_here(self, spair_root: Path):
+        more = {"trg_imname": "c.jpg", "src_kps": [[20, 30], [33, 44]]}  # of the same source
+        (spair_root / "PairAnnotation" / "val" / "000001-b-a:cat.json").write_text(json.dumps(SPAIR_NOTE | more))
+        first, second = load_spair(spair_root, "val")
+        assert first.absent_px.tolist() == [[33, 44]]
+        assert second.absent_px.tolist() == [[10, 10]]
+        assert first.src_kps_px.tolist() == [[10, 10], [20, 30]]
+
+    def test_one_pair_alone_does_not_tell(self, spair_root: Path):
+        assert [pair.absent_px.shape for pair in load_spair(spair_root, "val")] == [(0, 2), (0, 2)]
+
     def test_file_names_without_colon(self, spair_root: Path):
         for path in (spair_root / "PairAnnotation" / "val").iterdir():
             path.rename(path.with_name(path.name.replace(":", "_")))
@@ -87,6 +98,19 @@ class TestPascal:
         assert pair.trg_kps_px[2].tolist() == [31, 40]
         assert pair.src_flip
         assert pair.trg_flip
+
+    def test_what_is_nan_on_the_target_alone_is_absent(self, pascal_root: Path):
+        (pascal_root / "trn_pairs.csv").write_text(
+            "source_image,target_image,class,flip\nb.jpg,a.jpg,8,0\nb.jpg,a.jpg,8,1\na.jpg,b.jpg,8,0\n"
+        )
+        straight, mirrored, other_way = load_pfpascal(pascal_root, "trn")
+        assert straight.absent_px.tolist() == [[5, 6]]
+        assert other_way.absent_px.shape == (0, 2)
+        assert load_pair(mirrored, (60, 80)).absent_px.tolist() == [[80 - 5, 6]]
+        (pascal_root / "test_pairs.csv").write_text(
+            "source_image,target_image,class,XA,YA,XB,YB\nb.jpg,a.jpg,8,1;2,3;4,5;6,7;8\n"
+        )
+        assert load_pfpascal(pascal_root, "test")[0].absent_px.tolist() == [[5, 6]]
 
     def test_flip_moves_pixels_and_annotations_alike(self, pascal_root: Path):
         (pair,) = load_pfpascal(pascal_root, "trn")
@@ -185,6 +209,8 @@ class TestCoco:
         assert {pair.name for pair in drawn} == {"1-2-cat", "2-1-cat"}
         assert all(pair.visible.tolist() == [True, True, True, False] for pair in drawn)
         assert all((pair.src_kps_px[3] == 0).all() for pair in drawn)
+        absent = {pair.name: pair.absent_px.tolist() for pair in drawn}
+        assert absent == {"1-2-cat": [[16, 22]], "2-1-cat": []}  # the second cat's fourth keypoint is hidden (v = 1)
 
     def test_the_sequence_depends_on_seed_and_index_alone(self, coco_root: Path):
         objects = load_coco_objects(*find_coco(coco_root, "trn"))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transformatcher import cli, commands
+from transformatcher import cli
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.predictor import Matcher
@@ -478,7 +478,7 @@ class TestCommand:
 
     def test_options(self, monkeypatch: pytest.MonkeyPatch, matcher: Matcher):
         calls = []
-        monkeypatch.setattr(commands, "_load_matcher", lambda _: (matcher, "a test"))
+        monkeypatch.setattr("transformatcher.commands.photos.load_matcher", lambda _: (matcher, "a test"))
         monkeypatch.setattr("transformatcher.web.server.serve", lambda *args, **more: calls.append((args, more)))
         options = ["--port", "9", "--max-upload-mb", "3", "--max-pixels", "4", "--max-sessions", "5", "--no-browser"]
         assert cli.main(["serve", *options]) == 0

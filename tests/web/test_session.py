@@ -11,9 +11,10 @@ import pytest
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.errors import InputError
 from transformatcher.predictor import EncodedPhoto, MatchedPair
+from transformatcher.propagate import elect
 from transformatcher.web.coco import from_coco, to_coco
 from transformatcher.web.refusal import RefusedError
-from transformatcher.web.session import XY, Limits, Photo, Placement, Session, Store, most_confident
+from transformatcher.web.session import XY, Limits, Photo, Placement, Session, Store, vote
 
 
 class FakePair(MatchedPair):
@@ -52,9 +53,32 @@ def session() -> Session:
 
 class TestWhoseWordCounts:
     def test_the_most_confident_the_first_of_equals(self):
-        a, b, c = (Placement(XY(0, 0), sure, found=True) for sure in (0.3, 0.8, 0.8))
-        assert most_confident([a, b, c]) is b
-        assert most_confident([]) is None
+        a, b, c = (Placement(XY(x, x), sure, found=True) for x, sure in ((0, 0.3), (45, 0.8), (90, 0.8)))
+        assert vote([{1: a}, {1: b}, {1: c}], (100, 100))[1] is b
+        assert vote([{1: Placement(XY(5, 5), 0.0, found=False)}, {}], (100, 100))[1].at == XY(5, 5)
+        assert vote([], (100, 100)) == {}
+
+    def test_two_that_agree_beat_one_that_is_a_little_surer(self):
+        lone, *agreeing = (Placement(at, sure, found=True) for at, sure in ((XY(90, 90), 0.7), (XY(10, 10), 0.6),
+                                                                            (XY(12, 10), 0.65)))  # fmt: skip
+        assert vote([{1: lone}, {1: agreeing[0]}, {1: agreeing[1]}], (100, 100))[1] is agreeing[1]
+
+    def test_the_vote_is_that_of_propagate(self):
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            kps_px, confidence = rng.uniform(0, 100, (4, 6, 2)), rng.uniform(0.1, 1, (4, 6))
+            confidence[rng.random((4, 6)) < 0.3] = 0  # not shown by that reference
+            said = [
+                {column: Placement(XY(*kps_px[row, column]), confidence[row, column], found=True)
+                 for column in range(6) if confidence[row, column]}
+                for row in range(4)
+            ]  # fmt: skip
+            guess = elect(kps_px, confidence, 100)
+            elected = vote(said, (80, 100))
+            assert elected.keys() == {column for column in range(6) if confidence[:, column].any()}
+            for column, placement in elected.items():
+                assert placement.at == XY(*guess.kps_px[column])
+                assert placement.confidence == guess.confidence[column]
 
     def test_predictions_are_in_pixels_of_the_original(self, session: Session):
         on = session.placements()[1]

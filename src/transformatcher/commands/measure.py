@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.progress import track as rich_track
 from rich.table import Table
 
@@ -32,13 +33,16 @@ from transformatcher.config import (
 )
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.check import check_benchmark
+from transformatcher.data.pairs import read_pair
 from transformatcher.errors import InputError
 from transformatcher.evaluate import (
     PUBLISHED_KIND,
     SCORES,
+    absent_points,
     fingerprint,
     headline,
     judged_points,
+    pair_scores,
     parse_alphas,
     parse_frame,
     predict_to_disk,
@@ -46,15 +50,17 @@ from transformatcher.evaluate import (
     read_run,
     remarks,
     scores_name,
+    tolerance_px,
     write_scores,
 )
 from transformatcher.evaluate import (
     score as score_predictions,
 )
-from transformatcher.metrics import ALPHAS
+from transformatcher.metrics import ALPHAS, Kind
 from transformatcher.predictor import NO_MATCH, pick_device
+from transformatcher.schema import ImagePair, Size
 from transformatcher.tensors import hash_tensors
-from transformatcher.visualize import plot_confidence, plot_costs, plot_scores, save_figure
+from transformatcher.visualize import draw_errors, plot_confidence, plot_costs, plot_scores, save_figure
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -89,13 +95,17 @@ def evaluate(args: argparse.Namespace) -> int:
             overwrite=args.overwrite,
             track=track,
         )
-    return _score(out, frame, alphas, args.thres, SCORES)
+    kind, alpha = _score(out, frame, alphas, args.thres, SCORES)
+    if args.draw:
+        _draw_pairs(out, {pair.name: pair for pair in pairs}, frame, kind, alpha, args.draw)
+    return 0
 
 
 def score(args: argparse.Namespace) -> int:
     """Score saved predictions; another protocol than the published one goes into a file of its own."""
     frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
-    return _score(named_folder(args.out), frame, alphas, args.thres, scores_name(frame, alphas))
+    _score(named_folder(args.out), frame, alphas, args.thres, scores_name(frame, alphas))
+    return 0
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -103,13 +113,15 @@ def calibrate(args: argparse.Namespace) -> int:
     check_picture(args.plot)
     (alpha,) = parse_alphas([args.alpha])
     sets = {Path(folder).name: Path(folder) for folder in dict.fromkeys([args.fit, *args.check])}
-    judged = {}
+    judged, absent = {}, {}
     for name, folder in sets.items():
         kind = PUBLISHED_KIND.get(read_run(folder).get("benchmark", ""), "img")
-        judged[name] = (kind, *judged_points(read_predictions(folder), kind, alpha))
+        predictions = read_predictions(folder)
+        judged[name] = (kind, *judged_points(predictions, kind, alpha))
+        absent[name] = absent_points(predictions)
     kind, *first = judged[Path(args.fit).name]
     calibration = fit_calibration(*first, alpha=alpha, kind=kind, fitted_on=Path(args.fit).name)
-    report, curves = {}, {}
+    report, curves, curves_with_absent = {}, {}, {}
     for name, (kind, peak, drifts, right) in judged.items():
         confidence = calibration(peak, drifts)
         bins, trade_off = reliability(confidence, right), roc(confidence, right)
@@ -122,18 +134,28 @@ def calibrate(args: argparse.Namespace) -> int:
             "found": round(100 * kept.mean(), 1), "right_of_found": round(100 * right[kept].mean(), 1),
         }  # fmt: skip
         curves[name] = tuple(v.tolist() for v in (bins.promised, bins.kept, trade_off.false_alarms, trade_off.hits))
+        lost = calibration(*absent[name])  # whatever is found for a point that is not there is wrong
+        report[name] |= {"absent": len(lost), "absent_found": None, "auc_with_absent": None}
+        if len(lost):
+            both = roc(np.concatenate([confidence, lost]), np.concatenate([right, np.zeros(len(lost), dtype=bool)]))
+            report[name] |= {
+                "absent_found": round(100 * (lost >= NO_MATCH).mean(), 1), "auc_with_absent": round(both.area, 4),
+            }  # fmt: skip
+            curves_with_absent[name] = both.false_alarms.tolist(), both.hits.tolist()
     if args.plot:
-        save_figure(plot_confidence(curves), Path(args.plot))
+        save_figure(plot_confidence(curves, curves_with_absent), Path(args.plot))
     if args.weights:
         save_calibration(Path(args.weights), calibration)
     if args.json:
         print(json.dumps({"calibration": asdict(calibration), "sets": report}, indent=2))
         return 0
     table = Table(title=f"confidence, fitted on {calibration.fitted_on}")
-    for name in ("set", *next(iter(report.values()))):
-        table.add_column(name.replace("_", " "), justify="left" if name == "set" else "right")
-    for name, row in report.items():
-        table.add_row(name, *map(str, row.values()))
+    table.add_column("")
+    for name in report:
+        table.add_column(name, justify="right")
+    for key in next(iter(report.values())):
+        cells = [row[key] for row in report.values()]
+        table.add_row(key.replace("_", " "), *("–" if cell is None else str(cell) for cell in cells))
     STDOUT.print(table)
     if args.weights:
         print(f"calibration: {Path(args.weights) / CALIBRATION}")
@@ -189,7 +211,8 @@ def check_data(args: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-def _score(out: Path, frame: tuple[int, int] | None, alphas: list[float], thres: str, name: str) -> int:
+def _score(out: Path, frame: Size | None, alphas: list[float], thres: str, name: str) -> tuple[Kind, float]:
+    """Score, print and plot; which threshold kind and α stand for the rest."""
     predictions = read_predictions(out)
     scores = score_predictions(predictions, frame=frame, alphas=alphas)
     kind, alpha = headline(scores, out, thres)
@@ -199,7 +222,38 @@ def _score(out: Path, frame: tuple[int, int] | None, alphas: list[float], thres:
     _print_scores(scores, kind)
     for line in (*remarks(predictions, out), f"scores: {path}", f"plot: {picture}"):
         print(line)
-    return 0
+    return kind, float(alpha)
+
+
+def _draw_pairs(
+    out: Path, pairs: Mapping[str, ImagePair], frame: Size | None, kind: Kind, alpha: float, count: int
+) -> None:
+    """The pairs with the lowest and the highest PCK, as pictures, in place of those of an earlier time."""
+    predictions = read_predictions(out)
+    scores = pair_scores(predictions, kind, alpha, frame)
+    radii = [tolerance_px(prediction, kind, alpha, frame) for prediction in predictions]
+    errors = [
+        np.linalg.norm((np.array(one.pred_kps) - one.trg_kps) / np.maximum(radius, 1e-9), axis=1).mean()
+        for one, radius in zip(predictions, radii, strict=True)
+    ]
+    order = np.lexsort((-np.array(errors), scores)).tolist()  # of equal PCK, that with larger errors is worse
+    worst, best = order[:count], order[count:][: -count - 1 : -1]
+    folder = out / "pictures"
+    for old in [*folder.glob("worst-*.png"), *folder.glob("best-*.png")]:
+        old.unlink()
+    for word, chosen in (("worst", worst), ("best", best)):
+        for rank, index in enumerate(chosen, 1):
+            prediction = predictions[index]
+            src, trg = read_pair(pairs[prediction.name])
+            src_kps, guesses, truth = map(np.array, (prediction.src_kps, prediction.pred_kps, prediction.trg_kps))
+            title = f"{prediction.name}: PCK {scores[index]:.0f} at {alpha:g} of {kind}"
+            figure = draw_errors(src, trg, src_kps, guesses, truth, title, radius_px=radii[index])
+            save_figure(figure, folder / f"{word}-{rank:02d}-{_file_name(prediction.name)}.png")
+    print(f"pictures: {folder}")
+
+
+def _file_name(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_. " else "_" for char in name)
 
 
 def _print_scores(scores: Mapping[str, Any], kind: str) -> None:

@@ -3,54 +3,116 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from rich.table import Table
 
 from transformatcher.commands.shared import (
+    PICTURES,
     STDOUT,
     check_picture,
     load_matcher,
     named_folder,
     progress_bar,
     read_points,
+    set_threads,
 )
 from transformatcher.errors import InputError
 from transformatcher.files import make_folder
-from transformatcher.predictor import MatchedPoints, Matcher
-from transformatcher.propagate import propagate as propagate_keypoints
-from transformatcher.visualize import draw_warp, save_figure
-from transformatcher.warp import morph, save_animation, save_warped, thin_plate_warp
+from transformatcher.predictor import MatchedPoints, Matcher, to_pixels
+
+# What only some commands need is imported by them: matplotlib and scipy take longer than matching two photos.
 
 
 def match(args: argparse.Namespace) -> int:
-    """Match two photos; print a table or JSON, draw a picture."""
-    check_picture(args.out)
+    """Match a photo with one or several others; print tables or JSON, draw pictures."""
     points = read_points(args.keypoints) if args.keypoints is not None else None
+    if args.heat is not None and points is None:
+        raise InputError("--heat shows where a point of SOURCE might be on TARGET; name points with --keypoints")
+    outs = picture_names("--out", args.out, args.src, args.trg)
+    flows = picture_names("--flow", args.flow, args.src, args.trg, "-flow")
+    heats = picture_names("--heat", args.heat, args.src, args.trg, "-heat", len(points or []))
+    names = [name for option in (outs, flows, heats) for group in option for name in group]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(
+            f"{twice}: two pictures cannot have one name; give --out, --flow and --heat names of their own"
+        )
+    set_threads(args.threads)
+    if len(args.trg) > 1:  # a bad one among them is found before anything is printed or written
+        for photo in args.trg:
+            to_pixels(photo)
     matcher, description = load_matcher(args)
-    matches = matcher.match(args.src, args.trg, points)
-    if args.out:
-        matches.draw(args.out, description)
+    found = matcher.match_many(args.src, args.trg, points, args.batch)
+    report = []
+    for target, matches, out, flow, heat in zip(args.trg, found, outs, flows, heats, strict=True):
+        for picture in out:
+            matches.draw(picture, description)
+        for picture in flow:
+            matches.pair.draw_flow(picture, description)
+        for point, picture in zip(points or [], heat, strict=False):
+            matches.pair.draw_heat(point, picture, description)
+        if args.json:
+            report.append(_as_json(matches) | ({"target": target} if len(args.trg) > 1 else {}))
+        else:
+            _print_matches(matches, Path(args.src).name, Path(target).name)
+            for picture in (*out, *flow, *heat):
+                print(f"picture: {picture}")
     if args.json:
-        numbers = {
-            name: getattr(matches, name).round(3).tolist() for name in ("keypoints0", "keypoints1", "confidence")
-        }
-        print(json.dumps(numbers | {"found": matches.found.tolist(), "calibrated": matches.calibrated}))
-    else:
-        _print_matches(matches, Path(args.src).name, Path(args.trg).name)
-        if args.out:
-            print(f"picture: {args.out}")
+        print(json.dumps(report if len(args.trg) > 1 else report[0]))
     return 0
+
+
+def picture_names(
+    option: str, given: str | None, src: str, targets: Sequence[str], word: str = "", count: int = 1
+) -> list[list[Path]]:
+    """For each target, the pictures that an option asks for.
+
+    Args:
+        option: its name.
+        given: what follows it: a picture for one target, a folder for several; None asks for none.
+        src, targets: photos; in a folder, a picture is called SOURCE-TARGET.
+        word: goes behind that.
+        count: pictures of each target; more than one are numbered from 1.
+    """
+    if given is None:
+        return [[] for _ in targets]
+    if len(targets) == 1:
+        check_picture(given)
+        names = [Path(given)]
+    else:
+        if not given:
+            raise InputError(f"{option} is empty; name a folder")
+        if Path(given).suffix.lower() in PICTURES or Path(given).is_file():
+            raise InputError(f"{option} {given}: {len(targets)} targets make a picture each; name a folder for them")
+        stems: list[str] = []
+        for target in targets:
+            stem = f"{Path(src).stem}-{Path(target).stem}"
+            alike = sum(other == stem or other.startswith(f"{stem} (") for other in stems)
+            stems.append(f"{stem} ({alike + 1})" if alike else stem)
+        names = [Path(given) / f"{stem}{word}.png" for stem in stems]
+    if count == 1:
+        return [[name] for name in names]
+    return [[name.with_name(f"{name.stem}-{i}{name.suffix}") for i in range(1, count + 1)] for name in names]
+
+
+def _as_json(matches: MatchedPoints) -> dict[str, Any]:
+    numbers = {name: getattr(matches, name).round(3).tolist() for name in ("keypoints0", "keypoints1", "confidence")}
+    return numbers | {"found": matches.found.tolist(), "calibrated": matches.calibrated}
 
 
 def warp(args: argparse.Namespace) -> int:
     """Bend the source onto the target; write a picture of both, the bare result, and an animation."""
+    from transformatcher.visualize import draw_warp, save_figure
+    from transformatcher.warp import morph, save_animation, save_warped, thin_plate_warp
+
     out = named_folder(args.out)
     points = read_points(args.keypoints) if args.keypoints is not None else None
+    set_threads(args.threads)
     matcher, description = load_matcher(args)
     matches = matcher.match(args.src, args.trg, points)
     used = matches.found if points is not None else matches.sure
@@ -77,10 +139,11 @@ def warp(args: argparse.Namespace) -> int:
 
 def propagate(args: argparse.Namespace) -> int:
     """Carry the keypoints of annotated photos over to others; 1 if some of those could not be read."""
+    from transformatcher.propagate import propagate as propagate_keypoints
+
     if Path(named_folder(args.out)).suffix.lower() != ".json":
         raise InputError(f"--out {args.out}: the result is a COCO-keypoint file, its name ends in .json")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_threads(args.threads)
     matcher, _ = load_matcher(args)
     with progress_bar("predicting", "images") as track:
         result = propagate_keypoints(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -30,6 +31,7 @@ from transformatcher.predictor import Matcher
 
 STDOUT = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width of its own
 STDERR = Console(stderr=True)
+PICTURES = {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}  # the endings of what matplotlib writes
 
 
 def load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
@@ -83,14 +85,14 @@ def check_picture(out: str | None) -> None:
     """Refuse a name that no picture can be written to."""
     if out is not None and Path(out).is_dir():
         raise InputError(f"{out}: a folder; name the picture itself")
-    if out is not None and Path(out).suffix.lower() not in {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}:
+    if out is not None and Path(out).suffix.lower() not in PICTURES:
         raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
 
 
 def read_points(text: str) -> list[list[float]]:
     """``"x,y;x,y"`` or the name of a JSON file with [[x, y], …] or {name: [x, y], …}."""
     try:
-        if text.lower().endswith(".json") or (text and Path(text).is_file()):
+        if text.lower().endswith(".json") or _is_file(text):
             data = read_json(Path(text))
             points = [[x + 0.0, y + 0.0] for x, y in (data.values() if isinstance(data, dict) else data)]
         else:
@@ -102,6 +104,19 @@ def read_points(text: str) -> list[list[float]]:
     if not points:
         raise InputError(f"--keypoints {text!r}: no point there")
     return points
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).is_file()
+    except OSError:  # a long list of points is no file's name
+        return False
+
+
+def set_threads(threads: int | None) -> None:
+    """Let torch compute with as many threads; None leaves that to it."""
+    if threads:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

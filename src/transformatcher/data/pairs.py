@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from transformatcher.coords import mirror_box_px, mirror_px, px_to_norm
@@ -34,48 +34,66 @@ class LoadedPair:
     trg: Float[Tensor, "3 h w"]
     src_kps_px: Float[np.ndarray, "n 2"]
     trg_kps_px: Float[np.ndarray, "n 2"]
+    absent_px: Float[np.ndarray, "m 2"]
     trg_bbox_px: Float[np.ndarray, "4"] | None
     src_size: Size
     trg_size: Size
     pair: ImagePair
 
 
-def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
-    """Decode both images, mirror them where the record says so, and resize them to ``size`` (h, w)."""
+def read_pair(pair: ImagePair) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.ndarray, "h2 w2 3"]]:
+    """Decode both images, and mirror them where the record says so."""
     src, trg = (read_image(image, orient=pair.orient) for image in (pair.src_image, pair.trg_image))
+    return src[:, ::-1] if pair.src_flip else src, trg[:, ::-1] if pair.trg_flip else trg
+
+
+def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
+    """Decode both images and resize them to ``size`` (h, w); all is mirrored where the record says so."""
+    src, trg = read_pair(pair)
     src_size, trg_size = src.shape[:2], trg.shape[:2]
-    src_kps, trg_kps, trg_bbox = pair.src_kps_px, pair.trg_kps_px, pair.trg_bbox_px
+    src_kps, trg_kps, absent, trg_bbox = pair.src_kps_px, pair.trg_kps_px, pair.absent_px, pair.trg_bbox_px
     if pair.src_flip:
-        src, src_kps = src[:, ::-1], mirror_px(src_kps, src_size)
+        src_kps, absent = mirror_px(src_kps, src_size), mirror_px(absent, src_size)
     if pair.trg_flip:
-        trg, trg_kps = trg[:, ::-1], mirror_px(trg_kps, trg_size)
+        trg_kps = mirror_px(trg_kps, trg_size)
         trg_bbox = None if trg_bbox is None else mirror_box_px(trg_bbox, trg_size)
-    return LoadedPair(to_tensor(src, size), to_tensor(trg, size), src_kps, trg_kps, trg_bbox, src_size, trg_size, pair)
+    return LoadedPair(
+        src=to_tensor(src, size),
+        trg=to_tensor(trg, size),
+        src_kps_px=src_kps,
+        trg_kps_px=trg_kps,
+        absent_px=absent,
+        trg_bbox_px=trg_bbox,
+        src_size=src_size,
+        trg_size=trg_size,
+        pair=pair,
+    )
 
 
 def collate(loaded: Sequence[LoadedPair]) -> PairBatch:
     """Decoded pairs → one batch; shorter keypoint lists are filled up and masked."""
-    most = max(len(item.pair.visible) for item in loaded)
-
-    def fill(points: Sequence[np.ndarray], sizes: Sequence[Size]) -> Tensor:
-        out = torch.zeros(len(loaded), most, 2)
-        for row, kps, size in zip(out, points, sizes, strict=True):
-            row[: len(kps)] = torch.from_numpy(px_to_norm(kps, size))
-        return out
-
-    visible = torch.zeros(len(loaded), most, dtype=torch.bool)
+    src_sizes, trg_sizes = [item.src_size for item in loaded], [item.trg_size for item in loaded]
+    src_kps_norm = stack_points([item.src_kps_px for item in loaded], src_sizes)
+    visible = torch.zeros(src_kps_norm.shape[:2], dtype=torch.bool)
     for row, item in zip(visible, loaded, strict=True):
         row[: len(item.pair.visible)] = torch.from_numpy(item.pair.visible)
-    src_sizes, trg_sizes = [item.src_size for item in loaded], [item.trg_size for item in loaded]
     return PairBatch(
         src=torch.stack([item.src for item in loaded]),
         trg=torch.stack([item.trg for item in loaded]),
-        src_kps_norm=fill([item.src_kps_px for item in loaded], src_sizes),
-        trg_kps_norm=fill([item.trg_kps_px for item in loaded], trg_sizes),
+        src_kps_norm=src_kps_norm,
+        trg_kps_norm=stack_points([item.trg_kps_px for item in loaded], trg_sizes),
         visible=visible,
         src_sizes=torch.tensor(src_sizes),
         trg_sizes=torch.tensor(trg_sizes),
     )
+
+
+def stack_points(points_px: Sequence[Float[np.ndarray, "_ 2"]], sizes: Sequence[Size]) -> Float[Tensor, "b n 2"]:
+    """Points of several images of ``sizes`` (h, w) → one tensor in [-1, 1]²; shorter lists are filled up."""
+    out = torch.zeros(len(points_px), max(map(len, points_px)), 2)
+    for row, points, size in zip(out, points_px, sizes, strict=True):
+        row[: len(points)] = torch.from_numpy(px_to_norm(points, size))
+    return out
 
 
 def point_array(value: Any, where: str) -> Float[np.ndarray, "n 2"]:

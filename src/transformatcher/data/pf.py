@@ -120,6 +120,7 @@ def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat,
         trg_bbox_px=trg_box,
         src_flip=flip,
         trg_flip=flip,
+        absent_px=_absent(src_mat, trg_mat, read_mat),
     )
 
 
@@ -180,6 +181,16 @@ def _keypoints(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "n 2"]:
     if kps is None or kps.ndim != 2 or kps.shape[1] != 2:
         raise InputError(f"{path}: expected 'kps' of n × 2 numbers, found {None if kps is None else kps.shape}")
     return kps.astype(np.float64)
+
+
+def _absent(src_mat: Path, trg_mat: Path, read_mat: ReadMat) -> Float[np.ndarray, "m 2"]:
+    """Keypoints of the source that are NaN on the target; none where the files are missing or count differently."""
+    if not (src_mat.is_file() and trg_mat.is_file()):
+        return np.zeros((0, 2))
+    src, trg = (read_mat(path).get("kps", np.zeros((0, 2))).astype(np.float64) for path in (src_mat, trg_mat))
+    if src.ndim != 2 or src.shape != trg.shape:
+        return np.zeros((0, 2))
+    return src[np.isfinite(src).all(axis=1) & ~np.isfinite(trg).all(axis=1)]
 
 
 def _box(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "4"] | None:

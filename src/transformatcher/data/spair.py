@@ -1,6 +1,8 @@
 """SPair-71k as its authors lay it out → pairs (Min et al. 2019)."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,25 @@ def load_spair(
             pairs.append(_read_pair(name, path, root / "JPEGImages"))
         except InputError as error:
             on_problem(str(error))
-    return pairs
+    return _with_absent(pairs)
+
+
+def _with_absent(pairs: Sequence[ImagePair]) -> list[ImagePair]:
+    """The pairs, with what their targets hide: a pair lists all keypoints that both images show, so one of the source
+    that only other pairs list is not to be seen on this target.
+    """
+    known: dict[Path, dict[tuple[float, ...], None]] = {}  # of each image, in the order of the list
+    for pair in pairs:
+        for image, points in ((pair.src_image, pair.src_kps_px), (pair.trg_image, pair.trg_kps_px)):
+            assert isinstance(image, Path)
+            known.setdefault(image, {}).update(dict.fromkeys(map(tuple, points.tolist())))
+    found = []
+    for pair in pairs:
+        assert isinstance(pair.src_image, Path)
+        listed = set(map(tuple, pair.src_kps_px.tolist()))
+        hidden = [point for point in known[pair.src_image] if point not in listed]
+        found.append(replace(pair, absent_px=np.array(hidden, dtype=np.float64).reshape(-1, 2)))
+    return found
 
 
 def _read_pair(name: str, path: Path, images: Path) -> ImagePair:

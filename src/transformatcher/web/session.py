@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 from transformatcher.coords import rescale_px
 from transformatcher.errors import InputError
 from transformatcher.predictor import EncodedPhoto, MatchedPair, Matcher, check_points
+from transformatcher.propagate import elect
 from transformatcher.schema import Size
 from transformatcher.warp import thin_plate_warp
 from transformatcher.web.refusal import RefusedError
@@ -88,9 +89,21 @@ class Placement:
     reference: str = ""  # the photo that the prediction was carried over from
 
 
-def most_confident(candidates: Iterable[Placement]) -> Placement | None:
-    """The prediction to believe, of those that several references make; the first of equals."""
-    return max(candidates, key=lambda placement: placement.confidence, default=None)
+def vote(candidates: Iterable[Mapping[int, Placement]], size: Size) -> dict[int, Placement]:
+    """What each reference says of the points it knows, on one photo of ``size`` → the placement of each to believe.
+
+    The vote is that of :func:`transformatcher.propagate.elect`, so that the page and the command say the same.
+    """
+    said = [by_point for by_point in candidates if by_point]
+    points = list(dict.fromkeys(point for by_point in said for point in by_point))
+    kps_px, confidence = np.zeros((len(said), len(points), 2)), np.zeros((len(said), len(points)))
+    for row, by_point in enumerate(said):
+        for column, point in enumerate(points):
+            if (placement := by_point.get(point)) and placement.at is not None:
+                kps_px[row, column] = placement.at
+                confidence[row, column] = max(placement.confidence, 1e-9)  # 0 is for those that do not know the point
+    chosen = elect(kps_px, confidence, max(size)).chosen.tolist() if points else []
+    return {point: said[row][point] for point, row in zip(points, chosen, strict=True)}
 
 
 @dataclass
@@ -233,23 +246,22 @@ class Session:
                         self.pairs[reference, target.id] = pair
 
     def placements(self) -> dict[int, dict[str, Placement]]:
-        """Every point on every target: pinned, or from the most confident of the photos where its place is known."""
-        candidates: dict[tuple[int, str], list[Placement]] = {}
+        """Every point on every target: pinned, or what the photos vote for where its place is known."""
+        said: dict[str, list[dict[int, Placement]]] = {}
         for (reference, target_id), pair in self.pairs.items():
             known = {p: at for p, at in self.known_on(reference).items() if (p, target_id) not in self.pins}
             if known:
                 found = self._carry(pair, self.photos[reference], self.photos[target_id], list(known.values()))
-                for point, placement in zip(known, found, strict=True):
-                    candidates.setdefault((point, target_id), []).append(placement)
+                said.setdefault(target_id, []).append(dict(zip(known, found, strict=True)))
         placed: dict[int, dict[str, Placement]] = {point: {} for point in self.points}
-        for point in self.points:
-            for target in self.targets:
-                key = (point, target.id)
-                if key in self.pins:
-                    at = self.pins[key]
+        for target in self.targets:
+            elected = vote(said.get(target.id, []), target.size)
+            for point in self.points:
+                if (point, target.id) in self.pins:
+                    at = self.pins[point, target.id]
                     placed[point][target.id] = Placement(at, 1.0, found=at is not None, pinned=True)
-                elif best := most_confident(candidates.get(key, [])):
-                    placed[point][target.id] = best
+                elif point in elected:
+                    placed[point][target.id] = elected[point]
         return placed
 
     def match(self, at: XY) -> dict[str, Placement]:
