@@ -40,8 +40,8 @@ class TestRate:
 
 
 def test_the_best_is_chosen_at_a_measured_threshold(tmp_path: Path):
-    with pytest.raises(InputError, match=r"train\.select_alpha = 0\.2 is none of 0\.01, 0\.05, 0\.1, 0\.15"):
-        Trainer(tiny_config(tmp_path / "any", select_alpha=0.2), tmp_path, CPU)
+    with pytest.raises(InputError, match=r"train\.select_alphas = \[0\.2\]: choose some of 0\.01, 0\.05, 0\.1, 0\.15"):
+        Trainer(tiny_config(tmp_path / "any", select_alphas=[0.2]), tmp_path, CPU)
 
 
 class TwoLayers(TransforMatcher):

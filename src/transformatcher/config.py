@@ -124,7 +124,7 @@ class TrainConfig:
     start: str | None = None  # a checkpoint folder to start from
     save_every: int = 500  # steps, besides the end of each epoch
     validate_every: int = 1  # epochs
-    select_alpha: float = 0.1  # the checkpoint kept as best has the highest mean PCK of the validation sets at this
+    select_alphas: tuple[float, ...] = (0.1,)  # best is the highest mean PCK of the validation sets at these
 
 
 @dataclass(frozen=True)

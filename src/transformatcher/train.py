@@ -102,8 +102,10 @@ class Trainer:
         settings = config.train
         if settings.batch % self.team.world:
             raise InputError(f"train.batch = {settings.batch} cannot be shared by {self.team.world} processes")
-        if settings.select_alpha not in ALPHAS:
-            raise InputError(f"train.select_alpha = {settings.select_alpha:g} is none of {', '.join(map(str, ALPHAS))}")
+        if not settings.select_alphas or not set(settings.select_alphas) <= set(ALPHAS):
+            raise InputError(
+                f"train.select_alphas = {list(settings.select_alphas)}: choose some of {', '.join(map(str, ALPHAS))}"
+            )
         torch.manual_seed(settings.seed)
         self.model = start_model(config).to(device)
         if device.type == "cuda":
@@ -253,7 +255,7 @@ class Trainer:
             return
         scores = self.validate()
         progress.seconds = time.monotonic() - started
-        score = float(np.mean([pck[f"{settings.select_alpha:g}"] for pck in scores.values()]))
+        score = float(np.mean([pck[f"{alpha:g}"] for pck in scores.values() for alpha in settings.select_alphas]))
         row = {
             "epoch": progress.epoch,
             "step": progress.step,

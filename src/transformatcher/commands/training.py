@@ -27,7 +27,7 @@ def train(args: argparse.Namespace) -> int:
         with training_progress(quiet=not team.leads) as report:
             progress = run_training(config, out, device, team, resume=args.resume, report=report)
         if team.leads:
-            best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {config.train.select_alpha:g}"
+            best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {', '.join(map(str, config.train.select_alphas))}"
             print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
     return 0
 
