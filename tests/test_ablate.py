@@ -117,6 +117,16 @@ class TestRunStudy:
         assert not (folder / "last.safetensors").exists()
         assert table == gather(study, tmp_path / "out")
 
+    def test_a_run_of_another_study_serves_again(self, study_file, tmp_path, monkeypatch):
+        run(study_file, tmp_path / "runs" / "first", rows=["axial"])
+        monkeypatch.setattr(ablate, "run_task", pytest.fail)
+        table = run(study_file, tmp_path / "runs" / "second", rows=["axial"])
+        assert table["rows"][0]["seeds"] == 2
+        monkeypatch.setattr(ablate, "run_task", lambda *_: pytest.exit("it was run"))  # other settings: not the same
+        study = read_study(str(study_file), {"train.lr": 0.5})
+        with pytest.raises(pytest.exit.Exception):
+            run_study(study, tmp_path / "runs" / "third", torch.device("cpu"), rows=["axial"])
+
     def test_unknown_row(self, study_file, tmp_path):
         with pytest.raises(InputError, match="no row 'axal'; there are axial, no position"):
             run(study_file, tmp_path / "out", rows=["axal"])

@@ -27,7 +27,7 @@ from transformatcher.errors import InputError
 from transformatcher.evaluate import PUBLISHED_KIND
 from transformatcher.files import read_json, write_text
 from transformatcher.recipe import Validation, load_validation, measure
-from transformatcher.train import BEST, LAST, train
+from transformatcher.train import BEST, FREE_KEYS, LAST, flat, train
 
 RESULT, TABLE, ABLATION = "result.json", "table.md", "ablation.json"
 STUDIES = Path(__file__).parent / "ablations"
@@ -153,7 +153,7 @@ def run_study(
     rows: Sequence[str] | None = None,
     report: Callable[[int, int, str], None] = lambda _done, _total, _words: None,
 ) -> dict[str, Any]:
-    """Train and measure what is not yet in ``out``; then the table of all that is.
+    """Train and measure what is neither in ``out`` nor in a study beside it; then the table of all that is.
 
     Args:
         study: what to do.
@@ -171,7 +171,7 @@ def run_study(
     tasks = [Task(row, seed, out / slug(row.label) / f"seed-{seed}") for seed in study.seeds for row in wanted]
     for task in tasks:
         _check_same(task)
-    todo = [task for task in tasks if not task.done]
+    todo = [task for task in tasks if not task.done and not _borrow(task, study.measure)]
     report(len(tasks) - len(todo), len(tasks), "")
     if jobs == 1:
         for number, task in enumerate(todo, 1):
@@ -197,15 +197,28 @@ def run_study(
 def _check_same(task: Task) -> None:
     """A folder of another study, or of the same before its settings changed, is not taken for this one's result."""
     if task.done:
-        before = read_json(task.out / RESULT)["config"]
-        now = json.loads(json.dumps(to_plain(task.config)))
-        for table in ("model", "train"):
-            for key, value in now[table].items():
-                if before[table].get(key, value) != value and key not in ("backbone_weights", "save_every"):
-                    raise InputError(
-                        f"{task.out}: was run with {table}.{key} = {before[table][key]!r}, this study says {value!r}; "
-                        "choose another --out"
-                    )
+        before, now = (flat(config) for config in (read_json(task.out / RESULT)["config"], to_plain(task.config)))
+        for key in _differing(before, now):
+            raise InputError(
+                f"{task.out}: was run with {key} = {before[key]!r}, this study says {now[key]!r}; choose another --out"
+            )
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Settings that change what comes out; those that an older run did not know yet are left aside."""
+    free = (*FREE_KEYS, "train.backbone_weights")
+    return [key for key, value in now.items() if key not in free and before.get(key, value) != value]
+
+
+def _borrow(task: Task, sets: Sequence[SourceConfig]) -> bool:
+    """Take the result of the same run in another study beside this one, if there is one."""
+    now = flat(to_plain(task.config))
+    for path in sorted(task.out.parents[2].glob(f"*/*/seed-{task.seed}/{RESULT}")):
+        other = read_json(path)
+        if not _differing(flat(other["config"]), now) and {set_name(item) for item in sets} <= set(other["pck"]):
+            write_text(task.out / RESULT, json.dumps(other | {"label": task.row.label}, indent=2) + "\n")
+            return True
+    return False
 
 
 def run_task(task: Task, sets: Sequence[SourceConfig], device_name: str, keep_weights: bool) -> None:

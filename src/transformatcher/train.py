@@ -402,8 +402,8 @@ def prepare_folder(out: Path, config: RunConfig, device: torch.device, resume: b
     if resume:
         if not (out / LAST).is_file():
             raise InputError(f"{out}: no {LAST} to resume from; leave --resume out to start")
-        old = _flat(read_json(out / RUN)["config"])
-        new = _flat(to_plain(config))
+        old = flat(read_json(out / RUN)["config"])
+        new = flat(to_plain(config))
         differing = [key for key in sorted({*old, *new} - {*FREE_KEYS}) if old.get(key) != new.get(key)]
         if differing:
             key = differing[0]
@@ -427,5 +427,6 @@ def prepare_folder(out: Path, config: RunConfig, device: torch.device, resume: b
         write_text(out / RUN, json.dumps(run, indent=2) + "\n")
 
 
-def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A config's tables as ``table.key`` → value, as JSON would give them."""
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
