@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-.PHONY: demo test check format clean
+FUZZ_SECONDS ?= 600
+.PHONY: demo test check docs coverage fuzz versions format clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.12 ...")'
@@ -11,7 +12,7 @@ $(VENV)/.demo: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 	touch $@
 
 demo: $(VENV)/.demo  ## match the example photos and draw the result
@@ -20,15 +21,29 @@ demo: $(VENV)/.demo  ## match the example photos and draw the result
 test: $(VENV)/.dev  ## the default test suite (no GPU, no network)
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.dev  ## lint, formatting, types, import layers
+check: $(VENV)/.dev docs  ## lint, formatting, types, import layers, the site's links, secrets, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	git ls-files -z --cached --others --exclude-standard | xargs -0 $(BIN)/detect-secrets-hook --no-verify
+	$(BIN)/python scripts/audit.py
+
+coverage: $(VENV)/.dev  ## the tests, and how much of src/ they reach; fails below 90 %
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+fuzz: $(VENV)/.dev  ## damaged images and annotations, for FUZZ_SECONDS (ten minutes)
+	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+versions: $(VENV)/.dev  ## every supported Python that is here, with the lowest and the newest dependencies (needs the network)
+	$(BIN)/python scripts/check_versions.py
+
+docs: $(VENV)/.dev  ## the site, in out/site; a broken link is an error
+	$(BIN)/mkdocs build --strict
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

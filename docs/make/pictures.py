@@ -1,0 +1,140 @@
+"""The example photos and the shipped model → the pictures of the tutorial and of the page on PCK.
+
+Usage: python docs/make/pictures.py [FOLDER]; without, they go to docs/images.
+"""
+
+import json
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Ellipse, Rectangle
+from PIL import Image
+
+from transformatcher import Matcher
+from transformatcher.coords import rescale_px
+from transformatcher.images import read_image
+from transformatcher.metrics import (
+    KINDS,
+    correct_points,
+    pck_per_pair,
+    pck_per_point,
+    point_errors,
+    reference_length,
+)
+from transformatcher.predictor import MatchedPair
+from transformatcher.visualize import draw_warp, save_figure
+from transformatcher.warp import thin_plate_warp
+
+EXAMPLES = Path(str(files("transformatcher") / "examples"))
+ALPHA = 0.1
+# Six points of cat_b.jpg, and the box of its head: ours, by eye. The page on PCK has the same numbers.
+TRUTH = np.array([[213.0, 315], [366, 303], [295, 427], [283, 205], [296, 452], [165, 385]])
+HEAD = np.array([72.0, 12, 490, 470])
+RIGHT, WRONG, LENGTH = "#0072B2", "#D55E00", "#F0E442"  # Okabe and Ito's, told apart by most eyes
+
+
+def main(out: Path) -> None:
+    """Write all pictures."""
+    named = json.loads((EXAMPLES / "cat_a.json").read_text(encoding="utf-8"))
+    matcher = Matcher.from_pretrained(device="cpu")
+    pair = next(matcher.pairs(EXAMPLES / "cat_a.jpg", [EXAMPLES / "cat_b.jpg"]))
+    points = pair.points(list(named.values()))
+    pair.draw_flow(out / "tutorial-flow.webp")
+    pair.draw_heat(named["forehead"], out / "tutorial-heat.webp")
+    save_figure(warped(pair), out / "tutorial-warp.webp")
+    save_figure(thresholds(pair.trg.pixels, points.keypoints1), out / "pck-thresholds.webp")
+    save_figure(frames(read_image(EXAMPLES / "cat_c.jpg")), out / "pck-frames.webp")
+    save_figure(averages(), out / "pck-averages.svg")
+
+
+def warped(pair: MatchedPair) -> Figure:
+    """What ``transformatcher warp`` draws."""
+    matches = pair.consistent()
+    ends = matches.keypoints0[matches.sure], matches.keypoints1[matches.sure]
+    pixels, mask = thin_plate_warp(pair.src.pixels, *ends, pair.trg.size, smoothing=0.05, reach=0.2)
+    return draw_warp(pair.src.pixels, pair.trg.pixels, pixels, mask)
+
+
+def thresholds(photo: np.ndarray, found: np.ndarray) -> Figure:
+    """The same six predictions under the four kinds of threshold, the length that counts drawn in yellow."""
+    figure = Figure(figsize=(8, 8.7), dpi=100, layout="constrained")
+    size = photo.shape[0], photo.shape[1]
+    for axis, kind in zip(np.ravel(figure.subplots(2, 2)), KINDS, strict=True):
+        length = reference_length(kind, size=size, kps=TRUTH, bbox=HEAD)
+        assert length is not None
+        right = correct_points(point_errors(found, TRUTH), length, ALPHA)
+        _show(axis, photo, f"{kind}: s = {length:.0f} pixels\n{right.sum()} of {len(right)} right")
+        _draw_length(axis, kind, size)
+        for guess, truth, ok in zip(found, TRUTH, right, strict=True):
+            colour = RIGHT if ok else WRONG
+            axis.add_patch(Circle(tuple(truth), ALPHA * length, color="white", fill=False, lw=2.6, alpha=0.8))
+            axis.add_patch(Circle(tuple(truth), ALPHA * length, color=colour, fill=False, lw=1.4))
+            axis.plot(*guess, marker="X", ms=7, color=colour, mec="white", mew=0.8)
+    return figure
+
+
+def _draw_length(axis: Axes, kind: str, size: tuple[int, int]) -> None:
+    low, high = {
+        "img": ((0, 0), (size[1], size[0])),
+        "bbox": (HEAD[:2], HEAD[2:]),
+        "bbox-kp": (TRUTH.min(axis=0), TRUTH.max(axis=0)),
+        "bbox-padded": ((-2, -2), TRUTH.max(axis=0)),
+    }[kind]
+    (x0, y0), (x1, y1) = low, high
+    axis.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, color=LENGTH, lw=1.2, clip_on=False))
+    side = ((x0, x1), (y1, y1)) if x1 - x0 > y1 - y0 else ((x0, x0), (y0, y1))
+    axis.plot(*side, color=LENGTH, lw=4, clip_on=False, solid_capstyle="butt")
+
+
+def frames(photo: np.ndarray, frame: int = 240, place: tuple[float, float] = (335.0, 290.0)) -> Figure:
+    """A tolerance in the original's pixels, and one in the published frame, each seen in both."""
+    figure = Figure(figsize=(8.8, 3.6), dpi=110, layout="constrained")
+    h, w = photo.shape[:2]
+    left, right = figure.subplots(1, 2, width_ratios=(w / h, 1))
+    squeezed = np.asarray(Image.fromarray(photo).resize((frame, frame)))
+    middle = rescale_px(np.array([place]), (h, w), (frame, frame))[0]
+    _show(left, photo, f"original: {w} × {h} pixels")
+    _show(right, squeezed, f"published frame: {frame} × {frame}")
+    for axis, centre, scale in ((left, place, (1.0, 1.0)), (right, tuple(middle), (frame / w, frame / h))):
+        radii = {"--": (ALPHA * w, ALPHA * w), "-": (ALPHA * w, ALPHA * h)}  # in the original's pixels
+        for style, (rx, ry) in radii.items():
+            for paint, thick in (("black", 3.4), ("white" if style == "--" else LENGTH, 1.8)):
+                shape = (2 * rx * scale[0], 2 * ry * scale[1])
+                axis.add_patch(
+                    Ellipse(centre, *shape, fill=False, color=paint, lw=thick, ls=style if thick < 3 else "-")
+                )
+        axis.plot(*centre, marker="+", ms=9, mew=2, color="white")
+    return figure
+
+
+def averages() -> Figure:
+    """Two pairs, one with many keypoints and one with few, and what the two means make of them."""
+    pairs = [np.array([True] * 9 + [False]), np.array([True, False])]
+    figure = Figure(figsize=(8, 1.9), layout="constrained")
+    axis = figure.subplots()
+    for row, right in enumerate(pairs):
+        axis.text(-0.8, -row, f"pair {row + 1}", ha="right", va="center", fontsize=11)
+        for column, ok in enumerate(right):
+            axis.plot(column, -row, marker="o" if ok else "X", ms=13, color=RIGHT if ok else WRONG)
+        axis.text(10.2, -row, f"{right.sum()} of {len(right)} = {100 * right.mean():.0f} %", va="center", fontsize=11)
+    words = f"mean of the pairs: {pck_per_pair(pairs):.0f} %        mean of the points: {pck_per_point(pairs):.0f} %"
+    axis.text(4.5, -2, words, ha="center", va="center", fontsize=12, weight="bold")
+    axis.set(xlim=(-2.2, 14), ylim=(-2.5, 0.5))
+    axis.axis("off")
+    return figure
+
+
+def _show(axis: Axes, photo: np.ndarray, title: str) -> None:
+    h, w = photo.shape[:2]
+    axis.imshow(photo, extent=(0, w, h, 0))
+    axis.set(xlim=(0, w), ylim=(h, 0))
+    axis.set_title(title, fontsize=10)
+    axis.axis("off")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1] / "images")
