@@ -208,8 +208,9 @@ class Work:
 def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
     """Operations by torch's counter on the plain path; bytes by what each stage must read and write at least once.
 
-    Activations and correlation count 2 bytes (bfloat16) on a GPU and 4 on a CPU, matches 4. Every convolution reads its
-    input and writes its output; each block of the matcher reads the matches three times and writes them once.
+    Activations and correlation count 2 bytes (bfloat16) on a GPU and 4 on a CPU, matches 4. Every convolution or
+    linear layer of the backbone reads its input and writes its output; each block of the matcher reads the matches
+    three times and writes them once.
     """
     unit = 2 if device.type == "cuda" else 4
     moved = 0
@@ -218,7 +219,8 @@ def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
         nonlocal moved
         moved += unit * (inputs[0].numel() + output.numel())
 
-    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, nn.Conv2d)]
+    layers = [m for m in model.backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
     set_path(model, "plain")
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         features = model.encode(torch.zeros(2, 3, size, size, device=device))

@@ -9,14 +9,16 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from transformatcher.confidence import CALIBRATION
 from transformatcher.config import INPUT, READ_OUT, ModelConfig, check_keys, model_config, read_model_config, to_plain
 from transformatcher.errors import InputError
 from transformatcher.files import write_text
+from transformatcher.hub import hub_folder, looks_like_hub_id
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.tensors import load_strictly, read_safetensors, write_tensors
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 SHIPPED = Path(__file__).parent / "weights"  # the model that comes with the package; MODEL_CARD.md there describes it
 
 
@@ -30,6 +32,22 @@ class _NoDraws(TorchFunctionMode):
         if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == nn.init.__name__:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
+
+
+def find_checkpoint(name: str | Path, *, download: bool = False, revision: str | None = None) -> Path:
+    """A local checkpoint, or the name ``owner/name`` of one on the Hugging Face hub → where its files are.
+
+    Args:
+        name: what is there locally is taken; a path (not a string) is never looked for on the hub.
+        download: fetch it from the hub where it is not in the hub's cache.
+        revision: of a checkpoint on the hub.
+    """
+    if isinstance(name, Path) or Path(name).exists() or not looks_like_hub_id(name):
+        return Path(name)
+    try:
+        return hub_folder(name, [WEIGHTS, CONFIG], [CALIBRATION, CARD], download=download, revision=revision)
+    except InputError as error:
+        raise InputError(f"{name}: no such checkpoint here; on the Hugging Face hub, {error}") from error
 
 
 def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -> None:
@@ -69,6 +87,6 @@ def _check_input(trained: ModelConfig, config: ModelConfig) -> None:
     if config.matcher == "cats" or (config.matcher == "match2match" and config.attention == "linformer"):
         h, w = trained.image_size
         raise InputError(
-            f"--set image_size: the {kind} {getattr(config, kind)!r} has weights for every cell of images of {h} × {w}; "
-            "it takes no others without training again"
+            f"--set image_size: the {kind} {getattr(config, kind)!r} has weights for every cell of images of {h} × {w} "
+            "and takes no others without training again"
         )

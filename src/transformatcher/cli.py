@@ -1,16 +1,19 @@
 """The ``transformatcher`` command: arguments in, exit code out. All work is done elsewhere, imported when needed."""
 
 import argparse
+import difflib
 import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 from transformatcher import __version__
 from transformatcher.errors import InputError
 
 BENCHMARKS = ("spair", "pfpascal", "pfwillow", "coco")  # as in data.benchmarks, whose import would wait for torch
-BACKBONES = ("resnet50", "resnet50_v1", "resnet101")
+BACKBONES = ("resnet50", "resnet50_v1", "resnet101")  # as in config.RESNETS
+_BACKBONE_HELP = f"{', '.join(BACKBONES)} or timm:NAME"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = {
             "eval": "; the same command goes on where it stopped",
             "analyse": "; analyse nonlocality goes on where it stopped",
+            "match": "; match --pairs goes on where it stopped",
             "propagate": "; the same command (without --overwrite) goes on where it stopped",
             "train": "; --resume goes on where it stopped",
             "ablate": "; the same command goes on where it stopped",
@@ -51,21 +55,36 @@ def _parser() -> argparse.ArgumentParser:
 
     match = commands.add_parser(
         "match",
-        help="match a photo with another, or with several",
+        help="match a photo with another, with several, or the pairs of a long list",
         description="Find points of one photo on another, or on several. Pictures of one target go into the file that "
-        "is named (.png, .jpg, .pdf, .svg, .webp), of several into a folder, each called SOURCE-TARGET.",
+        "is named (.png, .jpg, .pdf, .svg, .webp), of several into a folder, each called SOURCE-TARGET. With --pairs, "
+        "all pairs of a list: start it with torchrun for several GPUs or machines; the same command goes on where it "
+        "was stopped; exit code 1 if some pair could not be matched, the others are done all the same.",
     )
-    match.add_argument("src", metavar="SOURCE")
-    match.add_argument("trg", nargs="+", metavar="TARGET")
+    photos = [match.add_argument("src", metavar="SOURCE"), match.add_argument("trg", nargs="+", metavar="TARGET")]
+    match.add_argument(
+        "--pairs",
+        action=_InsteadOf,
+        others=photos,
+        metavar="LIST",
+        help="instead of photos, a .csv (src,trg and keypoints as 'x,y;x,y') or a .jsonl with those keys; --out then "
+        "names a folder for Parquet files",
+    )
     match.add_argument("--keypoints", metavar="POINTS", help="'x,y;x,y' or a JSON file with [[x, y], …]")
     match.add_argument("--json", action="store_true", help="print the matches as JSON; a list, for several targets")
-    match.add_argument("--out", metavar="PICTURE", help="draw the matches, coloured by confidence")
+    match.add_argument("--out", metavar="PICTURE", help="draw the matches, coloured by confidence (--pairs: a folder)")
     match.add_argument("--flow", metavar="PICTURE", help="draw where all of the source lands, as colours")
     match.add_argument(
         "--heat", metavar="PICTURE", help="draw where each keypoint might be, as a heat map; several are numbered"
     )
     match.add_argument("--batch", type=_count, default=4, metavar="N", help="targets at a time (%(default)s)")
     match.add_argument("--threads", type=_count, metavar="N", help="threads that compute (one for each core)")
+    match.add_argument(
+        "--part", type=_count, metavar="N", help="--pairs: pairs in a file, what a kill loses at most (1000)"
+    )
+    match.add_argument(
+        "--cache-gb", type=_positive, metavar="GB", help="--pairs: memory for features of images seen before (2)"
+    )
     _model_arguments(match)
     match.set_defaults(run=_lazy("photos", "match"))
 
@@ -193,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--size", type=_count, nargs="+", default=[240], metavar="PX", help="sides of the square input (240)"
     )
-    bench.add_argument("--backbone", choices=BACKBONES, default="resnet101")
+    bench.add_argument("--backbone", type=_backbone, default="resnet101", metavar="NAME", help=_BACKBONE_HELP)
     bench.add_argument("--variant", choices=("paper", "released"), default="paper")
     bench.add_argument("--path", choices=("fast", "plain"), nargs="+", default=["fast", "plain"])
     bench.add_argument("--train", action="store_true", help="time training steps instead of inference")
@@ -201,6 +220,34 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="print the rows as JSON")
     bench.add_argument("--plot", metavar="PICTURE", help="draw time and memory against the number of matches")
     bench.set_defaults(run=_lazy("measure", "bench"))
+
+    export = commands.add_parser(
+        "export",
+        help="write the model as one ONNX or torch.export file: two images in, flow and confidence out",
+        description="The file is written if its answers for the example photos are the model's own; else exit code 1.",
+    )
+    export.add_argument("--out", required=True, metavar="FILE", help=".onnx, or .pt2 for torch.export")
+    export.add_argument("--format", choices=("onnx", "torch"), help="without, as FILE's name ends")
+    export.add_argument(
+        "--precision",
+        choices=("float32", "float16", "int8"),
+        default="float32",
+        help="of the weights in an ONNX file; all compute in float32 (%(default)s)",
+    )
+    export.add_argument("--benchmark", choices=BENCHMARKS, help="then compare PCK and time of model and file on this")
+    export.add_argument("--root", metavar="DIR", help="the benchmark's folder")
+    export.add_argument("--split", default="val", metavar="SPLIT", help="trn, val or test (%(default)s)")
+    export.add_argument("--limit", type=_count, metavar="N", help="so many of its pairs, evenly spaced")
+    export.add_argument("--threads", type=_count, metavar="N", help="threads that compute (one for each core)")
+    export.add_argument("--json", action="store_true", help="print the figures as JSON")
+    export.add_argument("--weights", metavar="DIR", help="a checkpoint folder; without, the shipped model")
+    export.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="image_size=[480,640], …"
+    )
+    export.set_defaults(
+        run=_lazy("export", "export"), device="cpu", matcher=None, config=None, backbone=None, backbone_weights=None,
+        download=False,
+    )  # fmt: skip
 
     serve = commands.add_parser(
         "serve", help="a page in the browser: point at one photo, correct and export the others"
@@ -301,7 +348,11 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--weights", metavar="DIR", help="a checkpoint folder; without, the shipped model")
+    parser.add_argument(
+        "--weights",
+        metavar="DIR",
+        help="a checkpoint folder, or owner/name on the Hugging Face hub; without, the shipped model",
+    )
     parser.add_argument("--matcher", choices=("none",), help="none: raw mean correlation of the backbone's layers")
     parser.add_argument("--config", metavar="FILE", help="settings for --matcher none: a .toml with a [model] table")
     parser.add_argument(
@@ -311,9 +362,19 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _backbone_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backbone", choices=BACKBONES, help="which network --backbone-weights are for")
-    parser.add_argument("--backbone-weights", metavar="FILE", help="a .safetensors file, or torchvision's name")
-    parser.add_argument("--download", action="store_true", help="let torchvision fetch weights it has a name for")
+    parser.add_argument(
+        "--backbone", type=_backbone, metavar="NAME", help=f"which network --backbone-weights are for: {_BACKBONE_HELP}"
+    )
+    parser.add_argument(
+        "--backbone-weights",
+        metavar="FILE",
+        help="a .safetensors file, torchvision's name, or timm for what timm has cached",
+    )
+    parser.add_argument(
+        "--download",
+        action="store_true",
+        help="let torchvision, timm or the hub fetch weights that are not in the cache",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
 
 
@@ -330,6 +391,28 @@ def _score_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alpha", type=float, nargs="+", metavar="A", help="tolerances (0.01 0.05 0.1 0.15)")
 
 
+def _backbone(text: str) -> str:
+    """One of our ResNets, or timm's; whether timm has it is seen when it is built."""
+    if text not in BACKBONES and text.removeprefix("timm:") in ("", text):
+        near = difflib.get_close_matches(text, BACKBONES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {_BACKBONE_HELP}{hint}")
+    return text
+
+
+class _InsteadOf(argparse.Action):
+    """An option that takes the place of arguments which are needed otherwise."""
+
+    def __init__(self, *args: Any, others: Sequence[argparse.Action], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.others = others
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, values: object, _option: object = None) -> None:
+        for other in self.others:
+            other.required = False
+        setattr(namespace, self.dest, values)
+
+
 def _in_words(error: OSError) -> str:
     words = error.strerror or str(error) or type(error).__name__
     return words if error.filename is None else f"{error.filename}: cannot be used ({words})"
@@ -339,6 +422,16 @@ def _whole(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def _count(text: str) -> int:

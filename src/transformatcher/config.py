@@ -7,17 +7,18 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import dacite
 
 from transformatcher.errors import InputError
 
-BackboneName = Literal["resnet50", "resnet50_v1", "resnet101"]
+RESNETS = ("resnet50", "resnet50_v1", "resnet101")
+TIMM = "timm:"  # and the name of any network that timm has, with or without a tag
 Variant = Literal["paper", "released", "raw"]
 
 
@@ -28,9 +29,14 @@ class ModelConfig:
     variant: Variant = "paper"
     image_size: tuple[int, int] = (240, 240)  # (h, w); the aspect ratio is not kept
 
-    backbone: BackboneName = "resnet101"
-    stages: tuple[int, ...] = (3, 4)  # torchvision's layer3 and layer4 are conv4_x and conv5_x of the paper
-    layers: tuple[int, ...] | Literal["all", "every-other"] = "all"  # of these stages' bottlenecks, numbered from 0
+    # resnet50, resnet50_v1 or resnet101; or timm:NAME, any network of timm: timm:vit_small_patch14_dinov2
+    backbone: str = "resnet101"
+    # ResNets alone: torchvision's layer3 and layer4 are conv4_x and conv5_x of the paper
+    stages: tuple[int, ...] = (3, 4)
+    # Each becomes a channel of the correlation. ResNets: bottlenecks of these stages, numbered from 0. timm: blocks of
+    # a transformer or stages of a CNN, numbered as in its forward_intermediates; "all" stages are those whose cells are
+    # 16 pixels or more
+    layers: tuple[int, ...] | Literal["all", "every-other"] = "all"
 
     correlation: Literal["resize-correlation", "resize-features"] = "resize-correlation"
     grid: tuple[int, int] | None = None  # (h, w) of the correlation map; None: that of the finest chosen layer
@@ -120,7 +126,7 @@ class TrainConfig:
     regression: float = 1.0  # weight of the squared distance (the paper's loss)
     cross_entropy: float = 0.0  # weight of a cross-entropy over target cells
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the backbone; auto: bfloat16 on a GPU
-    backbone_weights: str | None = None  # a .safetensors file or torchvision's name
+    backbone_weights: str | None = None  # a .safetensors file, torchvision's name, or "timm" for timm's own
     start: str | None = None  # a checkpoint folder to start from
     save_every: int = 500  # steps, besides the end of each epoch
     validate_every: int = 1  # epochs
@@ -158,8 +164,8 @@ def model_config(values: Mapping[str, Any] | None = None, source: str = "model c
     """Given keys, on top of what their ``matcher`` and ``variant`` say, on top of the paper → a checked ModelConfig."""
     given = dict(values or {})
     check_keys(given, [f.name for f in fields(ModelConfig)], source)
-    variant = given.get("variant", "paper")
-    if variant not in VARIANTS:
+    variant: Any = given.get("variant", "paper")
+    if not isinstance(variant, str) or variant not in VARIANTS:
         raise InputError(f"{source}: variant {variant!r} is none of {', '.join(VARIANTS)}")
     for key in ("image_size", "grid"):
         if _is_number(given.get(key)):  # one side stands for a square
@@ -167,7 +173,11 @@ def model_config(values: Mapping[str, Any] | None = None, source: str = "model c
     for key in ("stages", "layers"):
         if _is_number(given.get(key)):
             given[key] = [given[key]]
-    config = _build(ModelConfig, {**VARIANTS[variant], **MATCHERS.get(str(given.get("matcher")), {}), **given}, source)
+    config = _build(
+        ModelConfig,
+        {**VARIANTS[cast(Variant, variant)], **MATCHERS.get(str(given.get("matcher")), {}), **given},
+        source,
+    )
     _check_ranges(config, source)
     return config
 
@@ -261,8 +271,12 @@ def _read_tables(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         data: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid {path.suffix.lstrip('.') or 'TOML'}: {error}") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: expected a table of keys, found {type(data).__name__}")
     return data
 
 
@@ -274,9 +288,14 @@ def parse_overrides(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise InputError(f"--set {setting!r}: expected key=value")
         try:
-            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+            table = tomllib.loads(f"value = {text}")
         except tomllib.TOMLDecodeError:
-            values[key.strip()] = text.strip()
+            table = {"value": text.strip()}
+        except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+            raise InputError(f"--set {key.strip()}: not a value ({error})") from error
+        if len(table) > 1:
+            raise InputError(f"--set {setting!r}: expected one key=value")
+        values[key.strip()] = table["value"]
     return values
 
 
@@ -292,7 +311,10 @@ def _is_number(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     """TOML's 10 is as good a float as 10.0; a string or a boolean is not."""
-    return float(value) if _is_number(value) else str(value)
+    try:
+        return float(value) if _is_number(value) else str(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _whole(value: Any) -> Any:
@@ -331,6 +353,7 @@ def _check_ranges(config: ModelConfig, source: str) -> None:
 
     need(min(config.image_size) >= 32, "image_size", "both sides must be at least 32 pixels")
     need(config.grid is None or min(config.grid) >= 2, "grid", "both sides must be at least 2 cells")
+    _check_backbone(config, need)
     need(bool(config.stages) and set(config.stages) <= {1, 2, 3, 4}, "stages", "choose some of 1, 2, 3, 4")
     need(list(config.stages) == sorted(set(config.stages)), "stages", "list each stage once, in rising order")
     numbers = () if isinstance(config.layers, str) else config.layers
@@ -348,6 +371,14 @@ def _check_ranges(config: ModelConfig, source: str) -> None:
     need(config.raw_gain + config.block_gain > 0, "block_gain", "without raw_gain nothing would be left")
     for key in ("sigma", "temperature", "rotary_base", "sampler_threshold", "sampler_threshold_train"):
         need(0 < getattr(config, key) < math.inf, key, "must be positive and finite")
+
+
+def _check_backbone(config: ModelConfig, need: Callable[[bool, str, str], None]) -> None:
+    ours, timm = config.backbone in RESNETS, config.backbone.removeprefix(TIMM) not in ("", config.backbone)
+    near = difflib.get_close_matches(config.backbone, RESNETS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "networks of timm are called timm:NAME"
+    need(ours or timm, "backbone", f"expected one of {', '.join(RESNETS)}, or timm:NAME; {hint}")
+    need(ours or config.stages == (3, 4), "stages", "only ResNets have them; choose layers of networks of timm")
 
 
 def _check_run(config: RunConfig, source: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from transformatcher.checkpoint import SHIPPED, load_checkpoint
-from transformatcher.confidence import Calibration, load_calibration
+from transformatcher.checkpoint import SHIPPED, find_checkpoint, load_checkpoint, save_checkpoint
+from transformatcher.confidence import CALIBRATION, Calibration, load_calibration, save_calibration
 from transformatcher.config import ModelConfig, model_config
 from transformatcher.coords import grid_norm, norm_to_px, px_to_norm
 from transformatcher.data.pairs import point_array
@@ -23,9 +23,9 @@ from transformatcher.images import read_image, to_rgb, to_tensor
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.models.backbone import load_backbone_weights
 from transformatcher.models.build import build_matcher
-from transformatcher.models.flow import KernelSoftArgmax, drift, reverse
+from transformatcher.models.flow import KernelSoftArgmax, consistent_cells, drift, reverse
 from transformatcher.models.matcher import TransforMatcher
-from transformatcher.schema import Matches, Size
+from transformatcher.schema import Flow, Matches, Size
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -127,11 +127,8 @@ class MatchedPair:
     def consistent(self) -> MatchedPoints:
         """The cells of the correlation grid that come back to within one cell of themselves."""
         grid: Size = (self.refined.shape[1], self.refined.shape[2])
-        src_norm = grid_norm(grid, like=self.refined).flatten(0, 1)
-        trg_norm = bilinear_sample(self._forth.trg_norm, src_norm[None])[0]
-        cell = 2 / (max(grid) - 1)
-        stays = drift(self._back, src_norm[None], trg_norm[None])[0] < cell
-        return self._matches(src_norm[stays], trg_norm[stays])
+        src_norm, trg_norm, stays = consistent_cells(self._forth, self._back, grid)
+        return self._matches(src_norm[0, stays[0]], trg_norm[0, stays[0]])
 
     @torch.inference_mode()
     def heat(self, point: Sequence[float | int] | np.ndarray) -> Float[np.ndarray, "h w"]:
@@ -144,6 +141,16 @@ class MatchedPair:
         one = scores.reshape(1, 1, 1, ht, wt).expand(1, 2, 2, ht, wt)  # four cells alike: interpolation changes nothing
         return self.model.readout.distribution(one)[0, 0, 0].double().cpu().numpy()
 
+    @torch.inference_mode()
+    def carry(self, src_norm: Float[Tensor, "n 2"]) -> tuple[Float[Tensor, "n 2"], Float[np.ndarray, " n"]]:
+        """Points of the source, as [-1, 1]² → where the flow carries them on the target, and how sure that is."""
+        trg_norm = bilinear_sample(self._forth.trg_norm, src_norm[None])[0]
+        return trg_norm, self._confidence(src_norm, trg_norm)
+
+    def reversed(self) -> "MatchedPair":
+        """The same matches, read from target to source."""
+        return MatchedPair(self.trg, self.src, self.model, reverse(self.refined), self.calibration)
+
     @cached_property
     def flow_px(self) -> Float[np.ndarray, "h w 2"]:
         """Where every cell of a grid over the source lands, in pixels of the target."""
@@ -155,8 +162,7 @@ class MatchedPair:
         h, w = self._forth.peak.shape[1:]
         with torch.inference_mode():
             src_norm = grid_norm((h, w), like=self._forth.peak).flatten(0, 1)
-            matches = self._matches(src_norm, self._forth.trg_norm[0].flatten(0, 1))
-        return matches.confidence.reshape(h, w)
+            return self._confidence(src_norm, self._forth.trg_norm[0].flatten(0, 1)).reshape(h, w)
 
     def draw_flow(self, path: str | Path | None = None, title: str = "") -> "matplotlib.figure.Figure":
         """Where all of the source lands, as colours; saved if a path is given."""
@@ -182,16 +188,31 @@ class MatchedPair:
         return figure
 
     def _matches(self, src_norm: Float[Tensor, "n 2"], trg_norm: Float[Tensor, "n 2"]) -> MatchedPoints:
-        confidence = bilinear_sample(self._forth.peak[..., None], src_norm[None])[0, :, 0].double().cpu().numpy()
-        if self.calibration is not None:
-            drifts = drift(self._back, src_norm[None], trg_norm[None])[0]
-            confidence = self.calibration(confidence, drifts.double().cpu().numpy())
         return MatchedPoints(
             keypoints0=norm_to_px(src_norm.double().cpu().numpy(), self.src.size),
             keypoints1=norm_to_px(trg_norm.double().cpu().numpy(), self.trg.size),
-            confidence=confidence,
+            confidence=self._confidence(src_norm, trg_norm),
             pair=self,
         )
+
+    def _confidence(self, src_norm: Float[Tensor, "n 2"], trg_norm: Float[Tensor, "n 2"]) -> Float[np.ndarray, " n"]:
+        sure = match_confidence(self._forth, self._back, src_norm[None], trg_norm[None], self.calibration)
+        return sure[0].double().cpu().numpy()
+
+
+def match_confidence(
+    forth: Flow,
+    back: Flow,
+    src_norm: Float[Tensor, "b n 2"],
+    trg_norm: Float[Tensor, "b n 2"],
+    calibration: Calibration | None,
+) -> Float[Tensor, "b n"]:
+    """How sure matches are: calibrated, the probability of each to be right; else their sharpness, in float64."""
+    peak = bilinear_sample(forth.peak[..., None], src_norm)[..., 0].double()
+    if calibration is None:
+        return peak
+    found = [values.flatten().double().cpu().numpy() for values in (peak, drift(back, src_norm, trg_norm))]
+    return torch.from_numpy(calibration(*found)).to(peak.device).reshape(peak.shape)
 
 
 class Matcher:
@@ -213,23 +234,53 @@ class Matcher:
         self.calibration = calibration
 
     @classmethod
-    def from_pretrained(cls, path: str | Path | None = None, device: str = "auto") -> "Matcher":
-        """The model that comes with the package, or the checkpoint in a local folder."""
-        folder = SHIPPED if path is None else Path(path)
+    def from_pretrained(
+        cls,
+        path: str | Path | None = None,
+        device: str = "auto",
+        *,
+        download: bool = False,
+        revision: str | None = None,
+    ) -> "Matcher":
+        """The model that comes with the package, or a checkpoint of your own or of others.
+
+        Args:
+            path: a checkpoint folder, or ``owner/name`` on the Hugging Face hub; None for the model in the package.
+            device: as for the constructor.
+            download: fetch it from the hub where it is not in the hub's cache; else nothing goes over the network.
+            revision: of a checkpoint on the hub: a branch, tag or commit.
+        """
+        folder = SHIPPED if path is None else find_checkpoint(path, download=download, revision=revision)
         model, config = load_checkpoint(folder)
         return cls(model, config, device, load_calibration(folder if folder.is_dir() else folder.parent))
 
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write what :meth:`from_pretrained` reads: model.safetensors, config.json and, if any, calibration.json.
+
+        Such a folder is what the Hugging Face hub takes as a model's files.
+        """
+        folder = Path(folder)
+        save_checkpoint(folder, self.model, self.config)
+        if self.calibration is not None:
+            save_calibration(folder, self.calibration)
+        else:  # that of other weights would promise what these do not keep
+            (folder / CALIBRATION).unlink(missing_ok=True)
+
     @classmethod
-    def raw(cls, backbone: str, weights: str | None, device: str = "auto", *, download: bool = False) -> "Matcher":
+    def raw(
+        cls, backbone: str, weights: str | None, device: str = "auto", *, download: bool = False, **settings: Any
+    ) -> "Matcher":
         """No trained matcher: the mean correlation of a backbone's layers.
 
         Args:
-            backbone: resnet50, resnet50_v1 or resnet101.
-            weights: a .safetensors file or the name of torchvision weights; None leaves them random.
+            backbone: resnet50, resnet50_v1, resnet101, or timm:NAME for any network of timm.
+            weights: a .safetensors file or the name of torchvision weights ("timm" for timm's own); None leaves them
+                random.
             device: as for the constructor.
-            download: let torchvision fetch named weights that are not in its cache.
+            download: let torchvision, or timm's hub, fetch named weights that are not in the cache.
+            settings: other keys of :class:`ModelConfig`, such as image_size and layers.
         """
-        config = model_config({"variant": "raw", "backbone": backbone})
+        config = model_config({**settings, "variant": "raw", "backbone": backbone})
         model = build_matcher(config)
         if weights is not None:
             load_backbone_weights(model.backbone, weights, download=download)

@@ -30,7 +30,13 @@ from transformatcher.predictor import MatchedPoints, Matcher, to_pixels
 
 
 def match(args: argparse.Namespace) -> int:
-    """Match a photo with one or several others; print tables or JSON, draw pictures."""
+    """Match a photo with one or several others; print tables or JSON, draw pictures. Or the pairs of a list."""
+    if args.pairs is not None:
+        from transformatcher.commands.bulk import match_pairs
+
+        return match_pairs(args)
+    if args.part or args.cache_gb:
+        raise InputError("--part and --cache-gb go with --pairs")
     points = read_points(args.keypoints) if args.keypoints is not None else None
     if args.heat is not None and points is None:
         raise InputError("--heat shows where a point of SOURCE might be on TARGET; name points with --keypoints")

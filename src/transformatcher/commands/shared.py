@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from transformatcher.checkpoint import SHIPPED, load_checkpoint
+from transformatcher.checkpoint import SHIPPED, find_checkpoint, load_checkpoint
 from transformatcher.confidence import (
     load_calibration,
 )
@@ -37,9 +37,9 @@ PICTURES = {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}  # the endings of 
 def load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
     """The matcher that the arguments ask for, calibrated if its weights are, and a few words on those."""
     model, config, description = load_model(args)
-    weights = Path(args.weights) if args.weights else SHIPPED
     calibration = None
     if args.matcher != "none":
+        weights = _checkpoint(args)
         calibration = load_calibration(weights if weights.is_dir() else weights.parent)
     return Matcher(model, config, args.device, calibration), description
 
@@ -51,14 +51,13 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
     if args.matcher != "none":
         if args.config or args.backbone or args.backbone_weights:
             raise InputError("--config and --backbone… go with --matcher none; a trained model's are fixed")
-        folder = Path(args.weights) if args.weights else SHIPPED
-        model, config = load_checkpoint(folder, parse_overrides(args.settings))
+        model, config = load_checkpoint(_checkpoint(args), parse_overrides(args.settings))
         changed = f" with {', '.join(args.settings)}" if args.settings else ""
         return model, config, (args.weights or "the model that ships with transformatcher") + changed
     if not args.backbone_weights:
         raise InputError(
-            "--matcher none needs --backbone-weights: a .safetensors file, or a torchvision name such as IMAGENET1K_V1 "
-            "(with --backbone resnet50 or resnet101)"
+            "--matcher none needs --backbone-weights: a .safetensors file, a torchvision name such as IMAGENET1K_V1 "
+            "(with --backbone resnet50 or resnet101), or timm (with --backbone timm:NAME)"
         )
     settings: dict[str, Any] = {}
     if args.config:
@@ -72,6 +71,11 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
     model = build_matcher(config)
     load_backbone_weights(model.backbone, args.backbone_weights, download=args.download)
     return model, config, f"raw correlation, {Path(args.backbone_weights).name}"
+
+
+def _checkpoint(args: argparse.Namespace) -> Path:
+    """Where the weights that the arguments name are; a name on the Hugging Face hub is looked for in its cache."""
+    return find_checkpoint(args.weights, download=args.download) if args.weights else SHIPPED
 
 
 def named_folder(out: str) -> Path:
@@ -97,7 +101,7 @@ def read_points(text: str) -> list[list[float]]:
             points = [[x + 0.0, y + 0.0] for x, y in (data.values() if isinstance(data, dict) else data)]
         else:
             points = [[float(x), float(y)] for x, y in (point.split(",") for point in text.split(";") if point.strip())]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
             f"--keypoints {text!r}: expected 'x,y;x,y' or a JSON file with [[x, y], …] ({error})"
         ) from error

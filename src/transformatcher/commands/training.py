@@ -27,7 +27,8 @@ def train(args: argparse.Namespace) -> int:
         with training_progress(quiet=not team.leads) as report:
             progress = run_training(config, out, device, team, resume=args.resume, report=report)
         if team.leads:
-            best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {', '.join(map(str, config.train.select_alphas))}"
+            alphas = ", ".join(map(str, config.train.select_alphas))
+            best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {alphas}"
             print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
     return 0
 

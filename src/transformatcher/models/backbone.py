@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
+from transformatcher.models.timm import TimmFeatures, load_timm_weights
 from transformatcher.schema import Size
-from transformatcher.tensors import load_strictly, read_safetensors
+from transformatcher.tensors import load_strictly, read_safetensors, refuse_pickles
 
 # Bottlenecks of each stage.
 ARCHITECTURES = {"resnet50": (3, 4, 6, 3), "resnet50_v1": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}
@@ -155,16 +156,18 @@ def load_backbone_weights(backbone: nn.Module, weights: str, *, download: bool =
     """Load ``weights`` into the backbone.
 
     Args:
-        backbone: a :class:`ResNetFeatures`, changed in place.
+        backbone: a :class:`ResNetFeatures` or :class:`TimmFeatures`, changed in place.
         weights: a .safetensors file in torchvision's key names, or the name of torchvision weights ("IMAGENET1K_V2",
-            "DEFAULT"), which are taken from torch's cache.
+            "DEFAULT"), which are taken from torch's cache; for networks of timm, see :func:`load_timm_weights`.
         download: let torchvision fetch named weights that are not in the cache.
     """
+    if isinstance(backbone, TimmFeatures):
+        load_timm_weights(backbone, weights, download=download)
+        return
     if not isinstance(backbone, ResNetFeatures):
         raise InputError(f"backbone weights {weights!r}: {type(backbone).__name__} is not one of our ResNets")
     path = Path(weights)
-    if path.suffix in {".pth", ".pt", ".bin", ".ckpt", ".pkl"}:
-        raise InputError(f"{path}: pickled weights are never opened; save them as .safetensors first")
+    refuse_pickles(path)
     if path.suffix == ".safetensors" or path.exists():
         tensors, metadata = read_safetensors(path)
         _check_layout(backbone.name, metadata.get("arch", ""), path)
@@ -196,7 +199,7 @@ def backbone_of(weights: str) -> str:
             return "resnet50_v1"
     raise InputError(
         f"backbone weights {weights!r}: which network are they for? Name it: --backbone {', '.join(ARCHITECTURES)} "
-        "(resnet50 is torchvision's layout, resnet50_v1 the original one; a file does not show the difference)"
+        "(resnet50 is torchvision's layout, resnet50_v1 the original one; a file does not show which) or timm:NAME"
     )
 
 

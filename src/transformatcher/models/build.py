@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from transformatcher.config import ModelConfig
+from transformatcher.config import TIMM, ModelConfig
 from transformatcher.errors import InputError
 from transformatcher.keypoints import Sampler, bilinear_sample, soft_sampler
 from transformatcher.models.absolute import AxisVectors, MatchVectors
@@ -19,20 +19,26 @@ from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.models.rotary import AxialRotary, Checkerboard, Grid4, NoPosition, Position
+from transformatcher.models.timm import TimmFeatures
 from transformatcher.schema import Size
 
 
 def build_matcher(config: ModelConfig) -> TransforMatcher:
     """A matcher with random weights, in evaluation mode."""
-    backbone = ResNetFeatures(config.backbone, config.stages)
-    layers = _layers(config, backbone.n_layers)
-    grid = config.grid or grid_of(config.image_size, backbone.stage_of_layer[min(layers)])
+    backbone: ResNetFeatures | TimmFeatures
+    chosen: Sequence[int] | None = None  # of the backbone's layers; None: all
+    if config.backbone.startswith(TIMM):  # which computes no others than those chosen
+        backbone = TimmFeatures(config.backbone.removeprefix(TIMM), config.layers, config.image_size)
+        n_layers, grid = backbone.n_layers, backbone.grid
+    else:
+        backbone = ResNetFeatures(config.backbone, config.stages)
+        layers = _layers(config, backbone.n_layers)
+        chosen = None if config.layers == "all" else layers
+        n_layers, grid = len(layers), grid_of(config.image_size, backbone.stage_of_layer[min(layers)])
     return TransforMatcher(
         backbone=backbone,
-        correlation=MultiLevelCorrelation(
-            config.correlation, config.grid, config.channels, None if config.layers == "all" else layers
-        ),
-        refiner=build_refiner(config, len(layers) if config.channels == "multi" else 1, grid),
+        correlation=MultiLevelCorrelation(config.correlation, config.grid, config.channels, chosen),
+        refiner=build_refiner(config, n_layers if config.channels == "multi" else 1, config.grid or grid),
         readout=KernelSoftArgmax(config.upsample, config.sigma, config.temperature, config.gaussian),
         sampler=_sampler(config, config.sampler_threshold),
         train_sampler=_sampler(config, config.sampler_threshold_train),

@@ -24,7 +24,7 @@ def cosine_correlation(
 def dot_correlation(src: Float[Tensor, "b c hs ws"], trg: Float[Tensor, "b c ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
     """ReLU of the dot product of every source cell with every target cell."""
     flat = src.flatten(2).transpose(1, 2) @ trg.flatten(2)  # (b, hs·ws, ht·wt)
-    return flat.relu().reshape(len(src), *src.shape[2:], *trg.shape[2:])
+    return flat.relu().reshape(src.shape[0], *src.shape[2:], *trg.shape[2:])
 
 
 class MultiLevelCorrelation(nn.Module):

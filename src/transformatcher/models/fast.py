@@ -33,16 +33,20 @@ Affine = Float[Tensor, "heads e d1"]  # rows of one head together
 def placement(position: Position, grid: Grid4) -> Placement:
     """What a position module does on a grid, as data; the last one is kept, with all that was made of it."""
     angles = position.angle_of_plane.flatten(1) if isinstance(position, AxialRotary) else None  # (4, planes)
+    if torch.compiler.is_compiling():  # while a graph is recorded, tensors are no values to keep
+        return _place(position, grid, angles)
     key = (grid, None if angles is None else angles.device)
     if position.last is None or position.last[0] != key:
-        if angles is None:
-            made = Placement("sign" if isinstance(position, Checkerboard) else "none", grid)
-        else:
-            with torch.inference_mode(mode=False):  # what is kept may serve training later
-                made = Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
-        position.last = (key, made)
+        with torch.inference_mode(mode=False):  # what is kept may serve training later
+            position.last = (key, _place(position, grid, angles))
     kept: Placement = position.last[1]
     return kept
+
+
+def _place(position: Position, grid: Grid4, angles: Float[Tensor, "4 planes"] | None) -> Placement:
+    if angles is None:
+        return Placement("sign" if isinstance(position, Checkerboard) else "none", grid)
+    return Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
 
 
 def position_key(position: Position) -> Hashable:
@@ -274,7 +278,7 @@ def refine(
 def _refine_once(x: Float[Tensor, "b d t"], folded: FoldedAttention, ffn: Ffn, place: Placement, run: Passes) -> Tensor:
     heads = len(folded.q)
     pool = partial(run.pool, x, place=place, heads=heads, turn_scores=folded.turn_scores)
-    w_q = folded.w_q.expand(len(x), heads, -1)
+    w_q = folded.w_q.expand(x.shape[0], heads, -1)
     global_q = folded.pooled(pool(folded.score_rows(folded.q, w_q)), folded.q)
     global_k = folded.pooled(pool(folded.score_rows(folded.k, folded.w_k * global_q)), folded.k)
     if not folded.released:  # the paper sums keys that met the query

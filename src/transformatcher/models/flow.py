@@ -4,14 +4,14 @@ from typing import Literal
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformatcher.coords import grid_norm
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.models import fast
 from transformatcher.models.resize4d import resize4d
-from transformatcher.schema import Flow
+from transformatcher.schema import Flow, Size
 
 GaussianOn = Literal["logits", "probabilities", "none"]
 
@@ -86,6 +86,15 @@ class KernelSoftArgmax(nn.Module):
 def drift(back: Flow, src_norm: Float[Tensor, "b n 2"], trg_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n"]:
     """How far from itself a point arrives, in [-1, 1]², when its match is carried ``back`` to the source."""
     return (bilinear_sample(back.trg_norm, trg_norm) - src_norm).norm(dim=-1)
+
+
+def consistent_cells(
+    forth: Flow, back: Flow, grid: Size
+) -> tuple[Float[Tensor, "b n 2"], Float[Tensor, "b n 2"], Bool[Tensor, "b n"]]:
+    """Cells of a ``grid`` over the source, where they land, and which come back to within one cell of themselves."""
+    src_norm = grid_norm(grid, like=forth.trg_norm).flatten(0, 1).expand(len(forth.trg_norm), -1, -1)
+    trg_norm = bilinear_sample(forth.trg_norm, src_norm)
+    return src_norm, trg_norm, drift(back, src_norm, trg_norm) < 2 / (max(grid) - 1)
 
 
 def reverse(corr: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b ht wt hs ws"]:
