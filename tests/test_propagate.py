@@ -12,12 +12,10 @@ from PIL import Image
 
 import transformatcher.propagate as module
 from transformatcher.confidence import Calibration
-from transformatcher.config import model_config
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.errors import InputError
 from transformatcher.images import image_size
-from transformatcher.models.build import build_matcher
 from transformatcher.predictor import Matcher
 from transformatcher.propagate import Guess, elect, find_targets, propagate, to_record
 
@@ -28,18 +26,6 @@ def photo(seed: int) -> Image.Image:
     pixels = synthetic_pair(seed, size=(120, 200))[0].src_image
     assert isinstance(pixels, np.ndarray)
     return Image.fromarray(pixels)
-
-
-@pytest.fixture(scope="module")
-def matcher() -> Matcher:
-    settings = {"variant": "raw", "backbone": "resnet50", "stages": [2], "image_size": [96, 96], "temperature": 0.002}
-    config = model_config(settings)
-    matcher = Matcher(build_matcher(config), config, "cpu")
-    matcher.model.backbone.train()  # statistics of a few photos: random features that still tell places apart
-    for _ in range(20):
-        matcher.encode([photo(seed) for seed in range(4)])
-    matcher.model.backbone.eval()
-    return matcher
 
 
 @pytest.fixture
