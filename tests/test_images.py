@@ -47,11 +47,12 @@ def test_exif_orientation(tmp_path: Path):
     assert read_image(path)[:60].mean() < read_image(path)[60:].mean()
 
 
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_size_without_decoding(tmp_path: Path, orientation):
+def test_size_without_decoding(tmp_path: Path, orientation, ending):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    path = save(tmp_path / "x.jpg", np.stack([RAMP] * 3, axis=-1), exif=exif)
+    path = save(tmp_path / f"x.{ending}", np.stack([RAMP] * 3, axis=-1), exif=exif)
     for orient in (True, False):
         assert image_size(path, orient=orient) == read_image(path, orient=orient).shape[:2]
     assert image_size(RAMP[..., None].repeat(3, axis=2)) == (40, 120)
@@ -96,6 +97,11 @@ def test_bad_files_are_named(tmp_path: Path):
         ("empty.jpg", b"", r"empty\.jpg: the file is empty"),
         ("text.jpg", b"Dear all,\n", r"text\.jpg: not an image that can be decoded \(its format is none that Pillow"),
         ("cut.png", b"\x89PNG\r\n\x1a\n\0\0", r"cut\.png: not an image that can be decoded"),
+        (
+            "x.eps",
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",
+            r"x\.eps: an EPS file is a program",
+        ),
     ],
 )
 def test_what_is_no_image(tmp_path: Path, name, content, message):

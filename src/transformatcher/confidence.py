@@ -1,6 +1,7 @@
 """How sharp a match is, and whether it finds back → the probability that it is right."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -78,9 +79,13 @@ def load_calibration(folder: Path) -> Calibration | None:
         return None
     values = read_json(path)
     try:
-        return Calibration(**values) if isinstance(values, Mapping) else Calibration(*values)
-    except TypeError as error:
+        calibration = Calibration(**values) if isinstance(values, Mapping) else Calibration(*values)
+        numbers = [calibration.bias, calibration.sharpness, calibration.consistency, calibration.alpha]
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+            raise TypeError("not all of bias, sharpness, consistency and alpha are finite numbers")
+    except (TypeError, OverflowError) as error:
         raise InputError(f"{path}: not a calibration ({error})") from error
+    return calibration
 
 
 # ---------------------------------------------------------------- how good a confidence is

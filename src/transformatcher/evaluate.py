@@ -210,15 +210,35 @@ def read_run(out: Path) -> dict[str, Any]:
 
 def _read_lines(path: Path) -> Iterator[Prediction]:
     """Every whole line; one that was cut off by an interruption is removed from the file."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise InputError(f"{path}: not text in UTF-8 ({error})") from error
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
         path.write_text(whole, encoding="utf-8")
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            yield Prediction(**json.loads(line))
-        except (ValueError, TypeError) as error:
+            prediction = Prediction(**json.loads(line))
+            _check_prediction(prediction)
+            yield prediction
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not a prediction ({error})") from error
+
+
+def _check_prediction(prediction: Prediction) -> None:
+    """Raise where a line has all its keys and still says nothing that can be scored."""
+    points = [np.array(kps, dtype=np.float64) for kps in (prediction.trg_kps, prediction.pred_kps)]
+    if not (points[0].shape == points[1].shape == (len(prediction.peak), 2) and points[0].size):
+        raise ValueError("true and predicted keypoints are not as many points [x, y] as there are peaks")
+    if not all(np.isfinite(kps).all() for kps in points):
+        raise ValueError("a keypoint is NaN or infinite")
+    if len(prediction.trg_size) != 2 or not all(isinstance(side, int) and side > 0 for side in prediction.trg_size):
+        raise ValueError(f"{prediction.trg_size} is not the size of an image")
+    if prediction.trg_bbox is not None and np.array(prediction.trg_bbox, dtype=np.float64).shape != (4,):
+        raise ValueError(f"{prediction.trg_bbox} is not a box")
+    if not all(isinstance(level, int) and 0 <= level < len(LEVELS) for level in prediction.difficulty.values()):
+        raise ValueError(f"{prediction.difficulty} are not levels of difficulty")
 
 
 # ---------------------------------------------------------------- pass 2: scores
@@ -398,7 +418,7 @@ def parse_frame(text: str) -> Size | None:
     if text == "original":
         return None
     parts = text.lower().split("x")
-    if not 1 <= len(parts) <= 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(f"frame {text!r}: expected 'original', a side such as 240, or HEIGHTxWIDTH")
     return int(parts[0]), int(parts[-1])
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
 from transformatcher.errors import InputError
@@ -24,7 +25,8 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
 
     Args:
         source: a path, or an array that is returned as it is.
-        orient: turn the picture as its EXIF tag says. Benchmarks annotate the pixels as stored, so they say no.
+        orient: turn the picture as its EXIF tag says. Benchmarks annotate the pixels as stored, so they say no. (A
+            TIFF's tag is always obeyed: Pillow does so while it decodes one.)
     """
     if isinstance(source, np.ndarray):
         return source
@@ -33,10 +35,13 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
 
 
 def image_size(source: ImageSource, *, orient: bool = True) -> Size:
-    """(h, w) that :func:`read_image` would return, from the file's header alone."""
+    """(h, w) that :func:`read_image` would return, from the file's header alone (but for TIFF)."""
     if isinstance(source, np.ndarray):
         return source.shape[0], source.shape[1]
     with _opened(source) as image:
+        if isinstance(image, TiffImageFile):  # whether its size is that of the turned picture depends on Pillow
+            image.load()
+            return image.height, image.width
         turned = orient and image.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
         return (image.width, image.height) if turned else (image.height, image.width)
 
@@ -49,6 +54,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         if not path.stat().st_size:
             raise InputError(f"{path}: the file is empty, not an image that can be decoded")
         with Image.open(path) as image:
+            if image.format == "EPS":  # which Pillow would give to Ghostscript to run
+                raise InputError(f"{path}: an EPS file is a program, not pixels; convert it to PNG first")
             yield image
     except (InputError, MemoryError):
         raise
@@ -64,18 +71,28 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def to_tensor(image: UInt8[np.ndarray, "h w 3"], size: Size) -> Float[Tensor, "3 h2 w2"]:
     """RGB pixels → the tensor a backbone takes: resized (aspect not kept), ImageNet mean and deviation."""
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)  # (3, h, w)
-    resized = F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
-    return resized.float().mul_(1 / 255).sub_(mean).div_(deviation)
+    return _resized(image, size).float().mul_(1 / 255).sub_(mean).div_(deviation)
+
+
+def resize(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[np.ndarray, "h2 w2 3"]:
+    """RGB pixels → the pixels that :func:`to_tensor` makes a tensor of."""
+    return _resized(image, size).permute(1, 2, 0).contiguous().numpy()
+
+
+def _resized(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[Tensor, "3 h2 w2"]:
+    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)  # (3, h, w)
+    return F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any mode → RGB: 16-bit grey keeps its 8 high bits, transparency lies on white."""
     if image.mode.startswith("I"):
-        grey = np.asarray(image).astype(np.float64)
-        image = Image.fromarray((grey / (257 if grey.max() > 255 else 1)).clip(0, 255).astype(np.uint8))
+        grey = np.asarray(image)
+        image = Image.fromarray((grey // (257 if grey.max() > 255 else 1)).clip(0, 255).astype(np.uint8))
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-    return image.convert("RGB")
+        rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        white.alpha_composite(rgba)
+        image = white
+    return image if image.mode == "RGB" else image.convert("RGB")

@@ -25,6 +25,12 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
 
 
+def refuse_pickles(path: Path) -> None:
+    """An error for files that can hold code beside tensors."""
+    if path.suffix in {".pth", ".pt", ".bin", ".ckpt", ".pkl"}:
+        raise InputError(f"{path}: pickled weights are never opened; save them as .safetensors first")
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Tensors → a safetensors file, whole or not at all: an interruption or a full disk leaves the old file."""
     make_folder(path.parent)

@@ -19,6 +19,7 @@ from transformatcher.schema import Size
 
 NODES = 160  # along each side: a spline is smooth, so between them bilinear interpolation is enough
 MOST_POINTS = 2000  # the spline's matrix is dense
+FARTHEST = 1e7  # pixels from the corner that a match may lie
 FLAT = 1e-3  # spread across a cloud of points, as a share of the spread along it, under which it is a line
 
 
@@ -164,9 +165,11 @@ def _merged(
     from_px: Float[np.ndarray, "n 2"], to_px: Float[np.ndarray, "n 2"]
 ) -> tuple[Float[np.ndarray, "m 2"], Float[np.ndarray, "m 2"]]:
     """Points nearer than a ten-thousandth of their extent → one, at their mean; the result is sorted by x."""
-    if not (np.isfinite(from_px).all() and np.isfinite(to_px).all()):
-        bad = int((~(np.isfinite(from_px) & np.isfinite(to_px))).any(axis=1).argmax())
-        raise InputError(f"thin-plate spline: match number {bad} is not finite: {from_px[bad]} and {to_px[bad]}")
+    near = (np.abs(from_px) <= FARTHEST) & (np.abs(to_px) <= FARTHEST)  # not so where one is NaN
+    if not near.all():
+        bad = int((~near).any(axis=1).argmax())
+        words = "too far out" if np.isfinite([from_px[bad], to_px[bad]]).all() else "not finite"
+        raise InputError(f"thin-plate spline: match number {bad} is {words}: {from_px[bad]} and {to_px[bad]}")
     if len(from_px) == 0:
         return from_px, to_px
     unit = max(float(np.ptp(from_px, axis=0).max()), 1e-9)

@@ -1,5 +1,6 @@
 """The server as a page, and as a stranger, meets it."""
 
+import asyncio
 import io
 import json
 import struct
@@ -23,9 +24,12 @@ from transformatcher.predictor import Matcher
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 testclient = pytest.importorskip("fastapi.testclient", reason="FastAPI's test client needs httpx")
 
+from transformatcher.web import guard  # noqa: E402
 from transformatcher.web.guard import Guard, is_local  # noqa: E402
+from transformatcher.web.refusal import RefusedError  # noqa: E402
 from transformatcher.web.server import make_app  # noqa: E402
 from transformatcher.web.session import Limits, Store  # noqa: E402
+from transformatcher.web.uploads import give_memory_back  # noqa: E402
 from transformatcher.web.workers import Workers  # noqa: E402
 
 BASE = "http://127.0.0.1:8000"
@@ -143,6 +147,7 @@ class TestStrangers:
         [
             {"Origin": "http://evil.example"},
             {"Origin": "null"},
+            {"Origin": "http://["},
             {"Origin": "http://127.0.0.1:9999"},
             {"Sec-Fetch-Site": "cross-site"},
             {"Sec-Fetch-Site": "same-site"},
@@ -225,6 +230,15 @@ class TestUploads:
             page.upload(data)
             assert "2 photos are all that fit in" in page.upload(data, status=422)["error"]
 
+    @pytest.mark.parametrize(("path", "most"), [("/points", 64_000), ("/coco", 4_000_000), ("/photos", 20_000_000)])
+    def test_only_photos_may_be_long(self, client: Any, path: str, most: int):
+        page = Page(client)
+        for length, status in ((most + 1, 413), (10**40, 413)):
+            headers = {"Content-Length": str(length)}
+            error = page.ask("POST", path, status, params={"role": "target"}, content=b"", headers=headers)["error"]
+            assert f"takes up to {most / 1e6:g} MB" in error
+        assert Guard(lambda *_: None, "x", 100).longest(path) == 100  # type: ignore[arg-type, return-value]
+
     def test_a_body_of_unknown_length(self, client: Any):
         page = Page(client)
         chunks = (b"x" for _ in range(3))
@@ -263,6 +277,58 @@ class TestUploads:
         assert list(ids_of(state)) == ["cat_a.jpg", "cat_b.jpg", "cat_c.jpg"]
         assert state["points"][2]["name"] == "nose"
         assert len(state["points"][2]["on"]) == 2
+
+
+class TestPatience:
+    """What needs real connections is in test_load.py."""
+
+    def test_a_body_that_crawls(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(guard, "GRACE_S", 0.1)
+
+        async def crawl() -> None:
+            sent = iter([b"x" * 100, b"x" * 100])
+
+            async def receive() -> Any:
+                chunk = next(sent, None)
+                if chunk is None:
+                    await asyncio.sleep(60)
+                return {"type": "http.request", "body": chunk, "more_body": True}
+
+            receive_in_time = guard.in_time(receive)
+            for _ in range(2):
+                assert len((await receive_in_time())["body"]) == 100
+            with pytest.raises(RefusedError, match="too slowly") as caught:
+                await receive_in_time()
+            assert caught.value.status == 408
+
+        asyncio.run(crawl())
+
+    def test_after_the_body_there_is_all_the_time(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(guard, "GRACE_S", 0.05)
+
+        async def leave_late() -> list[str]:
+            async def receive() -> Any:
+                if seen:
+                    await asyncio.sleep(0.2)
+                    return {"type": "http.disconnect"}
+                return {"type": "http.request", "body": b"x", "more_body": False}
+
+            seen: list[str] = []
+            receive_in_time = guard.in_time(receive)
+            for _ in range(2):
+                seen.append((await receive_in_time())["type"])
+            return seen
+
+        assert asyncio.run(leave_late()) == ["http.request", "http.disconnect"]
+
+    def test_a_system_with_another_allocator(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+        give_memory_back()
+
+    def test_an_annotation_file_waits_for_its_turn(self, matcher: Matcher):
+        workers = Workers(threads=1, waiting=0)
+        with client_of(matcher, workers=workers) as client, workers.place():
+            assert "busy" in Page(client).ask("POST", "/coco", 503, content=b"{}")["error"]
 
 
 class TestPoints:

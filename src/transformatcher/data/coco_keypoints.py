@@ -15,6 +15,8 @@ from transformatcher.errors import InputError
 from transformatcher.files import read_json
 from transformatcher.schema import ImagePair, Size
 
+LONGEST_SIDE = 1_000_000  # pixels that an image may be said to have
+
 
 @dataclass(frozen=True)
 class AnnotatedObject:
@@ -178,13 +180,13 @@ class SelfPairs:
     always the same for the same seed.
 
     Args:
-        objects: from :func:`load_coco_objects`; those without a box are left out.
+        objects: from :func:`load_coco_objects`; those without a box on their image are left out.
         seed: of the sequence.
         n_points: drawn uniformly in the object's box.
     """
 
     def __init__(self, objects: list[AnnotatedObject], *, seed: int = 0, n_points: int = 16) -> None:
-        self.objects = [item for item in objects if item.bbox_px is not None]
+        self.objects = [item for item in objects if _box_inside(item) is not None]
         self.seed = seed
         self.n_points = n_points
         if not self.objects:
@@ -195,11 +197,9 @@ class SelfPairs:
         """The ``index``-th pair of the endless sequence."""
         rng = np.random.default_rng((self.seed, index))
         item = self.objects[int(rng.integers(len(self.objects)))]
-        assert item.bbox_px is not None
-        low, high = np.split(item.bbox_px, 2)
-        if item.image_size is not None:  # boxes may reach beyond their image
-            high = np.minimum(high, item.image_size[::-1])
-        points = rng.uniform(np.maximum(low, 0), high, (self.n_points, 2))
+        box = _box_inside(item)
+        assert box is not None
+        points = rng.uniform(box[:2], box[2:], (self.n_points, 2))
         everywhere = np.ones(self.n_points, dtype=bool)
         anonymous = replace(item, kps_px=points, visible=everywhere, kp_names=())
         return pair_of(anonymous, anonymous)
@@ -320,6 +320,15 @@ def objects_of(pairs: Iterable[ImagePair]) -> list[AnnotatedObject]:
     return list(found.values())
 
 
+def _box_inside(item: AnnotatedObject) -> Float[np.ndarray, "4"] | None:
+    """The part of an object's box that lies on its image; None where there is none."""
+    if item.bbox_px is None:
+        return None
+    low, high = np.split(item.bbox_px, 2)  # boxes may reach beyond their image
+    low, high = np.maximum(low, 0), high if item.image_size is None else np.minimum(high, item.image_size[::-1])
+    return np.concatenate([low, high]) if (low < high).all() else None
+
+
 def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
     if item.image_size is None:
         return np.ones_like(item.visible)
@@ -362,6 +371,8 @@ def _read_object(
     if category is None:
         raise InputError(f"{where}: no category has the id {note['category_id']!r}")
     names = tuple(category.get("keypoints", ()))
+    if not isinstance(category.get("keypoints", []), list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{where}: its category {category['name']!r} has no list of names as 'keypoints'")
     if not isinstance(note["keypoints"], list) or len(note["keypoints"]) % 3:
         raise InputError(f"{where}: 'keypoints' is not a list of x, y, v, x, y, v, …")
     triples = np.array(note["keypoints"], dtype=np.float64).reshape(-1, 3)
@@ -374,6 +385,8 @@ def _read_object(
         x, y, w, h = (float(value) for value in note["bbox"])
         bbox = box_array([x, y, x + w, y + h], where)
     size = (int(image["height"]), int(image["width"])) if "height" in image and "width" in image else None
+    if size is not None and not 1 <= min(size) <= max(size) <= LONGEST_SIDE:
+        raise InputError(f"{where}: no image has {size[1]:.6g} × {size[0]:.6g} pixels, as its own is said to have")
     visible = triples[:, 2] >= (1 if occluded else 2)
     return AnnotatedObject(
         id=str(note["id"]),

@@ -100,7 +100,7 @@ def point_array(value: Any, where: str) -> Float[np.ndarray, "n 2"]:
     """Points (x, y) as an array, or an error: a list of another form is never bent into shape."""
     try:
         points = np.array(value, dtype=np.float64)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{where}: expected points [x, y] ({error})") from error
     if points.ndim != 2 or points.shape[1] != 2:
         raise InputError(f"{where}: expected n points [x, y], found numbers of shape {points.shape}")
@@ -113,7 +113,7 @@ def box_array(value: Any, where: str) -> Float[np.ndarray, "4"]:
     """A box (x0, y0, x1, y1) with an inside."""
     try:
         box = np.array(value, dtype=np.float64).reshape(-1)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{where}: malformed box ({error})") from error
     if box.shape != (4,) or not (np.isfinite(box).all() and box[0] < box[2] and box[1] < box[3]):
         raise InputError(f"{where}: box {box.tolist()} is not x0 < x1, y0 < y1")

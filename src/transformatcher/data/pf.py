@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 from jaxtyping import Float
-from scipy.io import loadmat
 
+from transformatcher.data.mat import read_mat
 from transformatcher.data.pairs import (
     OnProblem,
     box_array,
@@ -20,6 +20,7 @@ from transformatcher.data.pairs import (
     raise_problem,
 )
 from transformatcher.errors import InputError
+from transformatcher.files import is_file
 from transformatcher.schema import ImagePair
 
 # PF-PASCAL's csv numbers the classes of PASCAL VOC from 1, in alphabetical order.
@@ -84,7 +85,7 @@ def load_pfwillow(root: Path, split: str = "test", *, on_problem: OnProblem = ra
 
 def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat, name: str) -> ImagePair:
     number = row["class"].strip()
-    if not number.isdigit() or not 1 <= int(number) <= len(VOC_CLASSES):
+    if not number.isdecimal() or len(number) > 9 or not 1 <= int(number) <= len(VOC_CLASSES):
         raise InputError(f"{where}: class {number!r} is not a number from 1 to {len(VOC_CLASSES)}")
     category = VOC_CLASSES[int(number) - 1]
     src_mat, trg_mat = (
@@ -167,35 +168,39 @@ def _numbers(texts: Sequence[str], where: str) -> Float[np.ndarray, " n"]:
 
 
 def _read_mat(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"{path}: no such annotation")
     try:
-        return {key: value for key, value in loadmat(str(path)).items() if isinstance(value, np.ndarray)}
-    except Exception as error:  # scipy raises whatever its parser stumbled upon
+        return read_mat(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a readable .mat file ({error})") from error
 
 
 def _keypoints(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "n 2"]:
     """n × 2, NaN where a keypoint is not visible (the dataset's own convention, turned into a mask by the caller)."""
     kps = read_mat(path).get("kps")
-    if kps is None or kps.ndim != 2 or kps.shape[1] != 2:
+    if kps is None or not _are_points(kps):
         raise InputError(f"{path}: expected 'kps' of n × 2 numbers, found {None if kps is None else kps.shape}")
-    return kps.astype(np.float64)
+    return kps
+
+
+def _are_points(array: np.ndarray) -> bool:
+    return array.ndim == 2 and array.shape[1] == 2
 
 
 def _absent(src_mat: Path, trg_mat: Path, read_mat: ReadMat) -> Float[np.ndarray, "m 2"]:
     """Keypoints of the source that are NaN on the target; none where the files are missing or count differently."""
-    if not (src_mat.is_file() and trg_mat.is_file()):
+    if not (is_file(src_mat) and is_file(trg_mat)):
         return np.zeros((0, 2))
-    src, trg = (read_mat(path).get("kps", np.zeros((0, 2))).astype(np.float64) for path in (src_mat, trg_mat))
-    if src.ndim != 2 or src.shape != trg.shape:
+    src, trg = (read_mat(path).get("kps", np.zeros((0, 2))) for path in (src_mat, trg_mat))
+    if src.shape != trg.shape or not (_are_points(src) and _are_points(trg)):
         return np.zeros((0, 2))
     return src[np.isfinite(src).all(axis=1) & ~np.isfinite(trg).all(axis=1)]
 
 
 def _box(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "4"] | None:
     """x0, y0, x1, y1, or None where the file, or the box in it, is missing."""
-    box = read_mat(path).get("bbox") if path.is_file() else None
+    box = read_mat(path).get("bbox") if is_file(path) else None
     return None if box is None else box_array(box, str(path))
 
 
@@ -204,7 +209,7 @@ def _willow_image(root: Path, name: str) -> Path:
     group_and_file = PurePosixPath(name).parts[-2:]
     places = [root.joinpath(*PurePosixPath(name).parts), root.joinpath(*group_and_file)]
     places.append(root.joinpath("PF-dataset", *group_and_file))
-    return next((place for place in places if place.is_file()), places[0])
+    return next((place for place in places if is_file(place)), places[0])
 
 
 def _stem(name: str) -> str:

@@ -1,6 +1,5 @@
 """SPair-71k as its authors lay it out → pairs (Min et al. 2019)."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from transformatcher.data.pairs import (
     raise_problem,
 )
 from transformatcher.errors import InputError
+from transformatcher.files import is_file, read_json
 from transformatcher.schema import ImagePair
 
 DIFFICULTY = {
@@ -38,12 +38,15 @@ def load_spair(
     if not listing.is_file():
         raise InputError(f"{listing}: no such list of pairs; is {root} the SPair-71k folder and {split!r} in it?")
     folder = root / "PairAnnotation" / split
-    names = listing.read_text(encoding="utf-8").split()
+    try:
+        names = listing.read_text(encoding="utf-8").split()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{listing}: not a list of names in UTF-8 ({error})") from error
     need_entries(len(names), listing)
     pairs = []
     for name in names:
         path = folder / f"{name}.json"
-        if not path.is_file():  # unpacked on Windows, where file names have no colon
+        if not is_file(path):  # unpacked on Windows, where file names have no colon
             path = folder / f"{name.replace(':', '_')}.json"
         try:
             pairs.append(_read_pair(name, path, root / "JPEGImages"))
@@ -71,17 +74,17 @@ def _with_absent(pairs: Sequence[ImagePair]) -> list[ImagePair]:
 
 
 def _read_pair(name: str, path: Path, images: Path) -> ImagePair:
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"{path}: no such annotation")
+    note: dict[str, Any] = read_json(path)
     try:
-        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         src_kps, trg_kps = (point_array(note[key], f"{path}: {key}") for key in ("src_kps", "trg_kps"))
         boxes = [box_array(note[key], f"{path}: {key}") for key in ("src_bndbox", "trg_bndbox")]
         category, src_name, trg_name = (str(note[key]) for key in ("category", "src_imname", "trg_imname"))
         difficulty = {factor: int(note[key]) for factor, key in DIFFICULTY.items() if key in note}
     except KeyError as error:
         raise InputError(f"{path}: malformed annotation, key {error} is missing") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{path}: malformed annotation ({error})") from error
     if len(src_kps) != len(trg_kps) or not len(src_kps):
         raise InputError(f"{path}: {len(src_kps)} source and {len(trg_kps)} target keypoints")

@@ -162,5 +162,6 @@ def _update_block(
 def _blocks(x: Tokens) -> list[slice]:
     """Matches in blocks that stay in the CPU's cache from one operation to the next; all at once elsewhere."""
     t = x.shape[-1]
-    step = BLOCK if x.device.type == "cpu" and not torch.is_grad_enabled() else t
-    return [slice(start, start + step) for start in range(0, t, step)]
+    if x.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return [slice(None)]
+    return [slice(start, start + BLOCK) for start in range(0, t, BLOCK)]

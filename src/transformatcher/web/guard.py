@@ -1,5 +1,6 @@
-"""Who may talk to the server: a page it served itself, on a machine it was meant for."""
+"""Who may talk to the server, how much and how slowly: a page it served itself, on a machine it was meant for."""
 
+import asyncio
 import ipaddress
 import socket
 from urllib.parse import urlsplit
@@ -13,6 +14,10 @@ from transformatcher.web.refusal import RefusedError
 OURS = "x-transformatcher"  # a header that no other site's form or image can send without the browser asking us first
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
+COCO_BYTES = 4_000_000  # of an annotation file: read as JSON, it takes some twenty times that
+SMALL_BYTES = 64_000  # of any other body but a photo
+GRACE_S = 5.0  # after which a body must have come …
+SLOWEST = 50_000  # … at so many bytes a second
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -29,12 +34,12 @@ HEADERS = {
 
 
 class Guard:
-    """The outermost layer: refuses strangers and oversized requests, and puts strict headers on every answer.
+    """The outermost layer: refuses strangers, oversized and crawling requests; puts strict headers on every answer.
 
     Args:
         app: what is guarded.
         host: that the server is bound to.
-        max_bytes: of a request's body.
+        max_bytes: of a photo.
     """
 
     def __init__(self, app: ASGIApp, host: str, max_bytes: int) -> None:
@@ -63,10 +68,11 @@ class Guard:
         try:
             self.check(scope["method"], scope["path"], Headers(scope=scope))
         except RefusedError as refusal:
-            response = JSONResponse({"error": str(refusal)}, refusal.status, headers={"Connection": "close"})
+            # The connection stays: closed on a client that is still sending, it would take the answer with it.
+            response = JSONResponse({"error": str(refusal)}, refusal.status)
             await response(scope, receive, send_with_headers)
         else:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, in_time(receive), send_with_headers)
 
     def check(self, method: str, path: str, headers: Headers) -> None:
         """Raise where a request comes from elsewhere, or brings too much."""
@@ -78,15 +84,21 @@ class Guard:
         if method in ("GET", "HEAD"):
             return
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _netloc(origin) != host.lower():
             raise RefusedError(403, "Requests from other sites are not served.")
         if OURS not in headers and not (path.endswith("/close") and origin):  # a farewell beacon has no such header
             raise RefusedError(403, f"Requests that change something need the header {OURS}.")
         if "transfer-encoding" in headers:
             raise RefusedError(411, "Say how long the request is (Content-Length).")
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self.max_bytes:
-            raise RefusedError(413, f"The file is too large: the server takes up to {self.max_bytes / 1e6:g} MB.")
+        length, most = headers.get("content-length", "0"), self.longest(path)
+        if not length.isdecimal() or len(length) > 18 or int(length) > most:
+            raise RefusedError(413, f"The file is too large: the server takes up to {most / 1e6:g} MB.")
+
+    def longest(self, path: str) -> int:
+        """Bytes that the body of a request may have."""
+        if path.endswith("/photos"):
+            return self.max_bytes
+        return min(COCO_BYTES if path.endswith("/coco") else SMALL_BYTES, self.max_bytes)
 
     def knows(self, host: str) -> bool:
         """Whether a Host header names this machine."""
@@ -97,6 +109,33 @@ class Guard:
         if name in self.names:
             return True
         return self.everywhere and _is_address(name)
+
+
+def in_time(receive: Receive) -> Receive:
+    """The same messages, but an error where a body does not come at the pace that is asked for."""
+    began, got, more = asyncio.get_running_loop().time(), 0, True
+
+    async def receive_in_time() -> Message:
+        nonlocal got, more
+        if not more:  # what comes now is that the client left, and that may take as long as it likes
+            return await receive()
+        try:
+            async with asyncio.timeout_at(began + GRACE_S + got / SLOWEST):
+                message = await receive()
+        except TimeoutError as error:
+            raise RefusedError(408, "The request came too slowly.") from error
+        got += len(message.get("body", b""))
+        more = bool(message.get("more_body", False))
+        return message
+
+    return receive_in_time
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def is_local(host: str) -> bool:

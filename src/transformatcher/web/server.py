@@ -26,12 +26,14 @@ from transformatcher.predictor import NO_MATCH, Matcher
 from transformatcher.web.coco import category_of, from_coco, to_coco
 from transformatcher.web.guard import Guard, is_local
 from transformatcher.web.listening import bind
+from transformatcher.web.patience import MOST, PatientProtocol
 from transformatcher.web.refusal import RefusedError
 from transformatcher.web.session import LONGEST_LABEL, XY, Limits, Photo, Session, Store, to_plain
-from transformatcher.web.uploads import clean_name, read_upload, to_png
+from transformatcher.web.uploads import clean_name, give_memory_back, read_upload, to_png
 from transformatcher.web.workers import Workers
 
 SWEEP_S = 60.0
+ANSWER_HEADERS = {503: {"Retry-After": "2"}, 408: {"Connection": "close"}}
 EXAMPLES = ("cat_a.jpg", "cat_b.jpg", "cat_c.jpg")  # the first is the source
 
 Name = Annotated[str, Field(max_length=LONGEST_LABEL)]
@@ -264,19 +266,21 @@ def make_app(
 
     @app.post("/api/sessions/{sid}/coco")
     async def import_(sid: str, request: Request, name: Annotated[str, Query(max_length=1000)] = "") -> dict[str, Any]:
-        session, text = sessions.get(sid), await request.body()
-        where = clean_name(name) if name else "the file"
+        session, where = sessions.get(sid), clean_name(name) if name else "the file"
 
-        def read() -> dict[str, Any]:
+        def read(text: bytes) -> dict[str, Any]:
             try:
                 data = json.loads(text.decode("utf-8-sig"))
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{where}: not a JSON file.") from error
             with session.lock:
                 remarks = from_coco(data, session, where)
-            return complete(session) | {"remarks": remarks, "category": category_of(data)}
+            session.complete(matcher)
+            return state(session) | {"remarks": remarks, "category": category_of(data)}
 
-        return await run_in_threadpool(read)
+        with work.place() as run:  # JSON takes many times its own size: one at a time
+            text = await request.body()
+            return await run_in_threadpool(run, lambda: read(text))
 
     app.mount("/static", StaticFiles(directory=str(static)), name="static")
     return Guard(app, host, limits.upload_bytes)
@@ -304,6 +308,7 @@ def serve(
         browser: open the page in one.
         say: where the address goes.
     """
+    give_memory_back()
     listening = bind(host, port)
     port = listening.getsockname()[1]
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
@@ -315,7 +320,8 @@ def serve(
         log_level="warning",
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=100,
+        limit_concurrency=MOST,
+        http=PatientProtocol,
         ws="none",
     )
 
@@ -342,7 +348,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RefusedError)
     def refused(_: Request, error: RefusedError) -> JSONResponse:
-        return answer(error.status, str(error), {"Retry-After": "2"} if error.status == 503 else None)
+        return answer(error.status, str(error), ANSWER_HEADERS.get(error.status))
 
     @app.exception_handler(InputError)
     def unusable(_: Request, error: InputError) -> JSONResponse:

@@ -1,5 +1,7 @@
 """Bytes that someone sent → pixels of a known size, or one sentence. Nothing here touches the disk."""
 
+import contextlib
+import ctypes
 import io
 import unicodedata
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from transformatcher.web.refusal import RefusedError
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # no others: some that Pillow knows start programs
 KEPT_SIDE = 1280  # longest side of the copy that is kept, shown and warped; points stay in pixels of the original
 LONGEST_NAME = 120
+M_MMAP_THRESHOLD = -3  # glibc's number for what follows
+LARGE_BLOCK = 8 << 20  # bytes; features of a photo are smaller
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def read_upload(data: bytes, name: str, max_pixels: int) -> Upload:
         if area > max_pixels:
             raise _too_many(name, f"{image.width} × {image.height} = {area / 1e6:.0f} million", max_pixels)
         try:
-            whole = to_rgb(ImageOps.exif_transpose(image))
+            ImageOps.exif_transpose(image, in_place=True)  # a copy of fifty million pixels takes 200 MB
+            whole = to_rgb(image)
         except MemoryError:
             raise
         except Exception as error:  # a decoder fed with garbage may raise anything
@@ -60,6 +65,15 @@ def read_upload(data: bytes, name: str, max_pixels: int) -> Upload:
     buffer = io.BytesIO()
     whole.save(buffer, "JPEG", quality=88)
     return Upload(name, size, np.array(whole), buffer.getvalue())
+
+
+def give_memory_back() -> None:
+    """Let large blocks go back to the system as soon as they are free, where its allocator is glibc's.
+
+    By itself it keeps them once some were freed: after one photo of fifty million pixels, 600 MB for good.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another system
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def clean_name(name: str) -> str:
