@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+EXTRAS = ("serve", "train")
 TEST_TOOLS = ("beartype", "httpx", "hypothesis", "pytest", "pytest-socket", "tensorboard")
 
 
@@ -29,9 +30,9 @@ class Outcome:
     remark: str = ""
 
 
-def pythons(classifiers: Sequence[str]) -> list[str]:
+def pythons(lines: Sequence[str]) -> list[str]:
     """The versions that the package says it supports."""
-    found = (re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line) for line in classifiers)
+    found = (re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line) for line in lines)
     return [match[1] for match in found if match]
 
 
@@ -98,11 +99,10 @@ def tried(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *
     if not binary.is_file() and not run([python, "-m", "venv", environment], log):
         return Outcome(name, "skipped", f"no environment can be made ({last_lines(log, 1)})")
     install = [binary, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-    extras = "serve,train"
     tools = TEST_TOOLS if suite else ()
     for number, wanted in enumerate(pins):
         # the package itself is built from the tree, so it is installed apart from what must be wheels
-        needed = [*dependencies(), *optional(extras), *tools, *wanted]
+        needed = [*dependencies(), *tools, *wanted]
         if run([*install, *([] if wanted else ["--upgrade"]), *needed], log):
             remark = "" if number == 0 else f"not all at their lowest, which have no wheels for it: {', '.join(wanted)}"
             break
@@ -118,28 +118,22 @@ def tried(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *
     return Outcome(name, "passed", "; ".join(filter(None, [log.read_text(errors="replace").splitlines()[-1], remark])))
 
 
-def project() -> dict[str, object]:
-    """The [project] table."""
-    table: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return table
+def classifiers() -> list[str]:
+    """What the package says of itself."""
+    return list(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"])
 
 
 def dependencies() -> list[str]:
-    """What the package needs."""
-    return list(project()["dependencies"])  # type: ignore[call-overload]
-
-
-def optional(extras: str) -> list[str]:
-    """What some of its extras need."""
-    table = project()["optional-dependencies"]
-    return [requirement for extra in extras.split(",") for requirement in table[extra]]  # type: ignore[index]
+    """What the package needs, with the page and with training's curves."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [*table["dependencies"], *(line for extra in EXTRAS for line in table["optional-dependencies"][extra])]
 
 
 def combinations(only: str | None, folder: Path, *, suite: bool, keep: bool) -> Iterator[Outcome]:
     """Every Python with the newest and the lowest versions."""
     needed = dependencies()
     torch_alone = [pin for pin in lowest(needed) if pin.startswith("torch")]
-    for version in pythons(project()["classifiers"]):  # type: ignore[arg-type]
+    for version in pythons(classifiers()):
         python = find_python(version)
         for name, pins in (("newest", [[]]), ("lowest", [lowest(needed), torch_alone])):
             combination = f"python{version}-{name}"

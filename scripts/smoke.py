@@ -4,12 +4,15 @@ Takes the interpreter that it is run with, and nothing of the repository: what i
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import warnings
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
@@ -20,6 +23,7 @@ from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.images import to_tensor
 
 POINTS = "168,115;262,241"
+HEADERS = {"X-Transformatcher": "1"}
 
 
 def check_command(folder: Path) -> np.ndarray:
@@ -72,13 +76,25 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def check_server() -> str:
-    """The page's server is built, where its libraries are installed."""
-    try:
-        from transformatcher.web.server import make_app
-    except ModuleNotFoundError as error:
-        return f"not checked, {error.name} is not installed"
-    make_app(Matcher.from_pretrained())
-    return "built"
+    """The page is served, where its libraries are installed, and finds the points of the example photos."""
+    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
+        return "not checked, as the extra 'serve' is not installed"
+    command = [sys.executable, "-m", "transformatcher.cli", "serve", "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+(?=/)", line)))
+            with urlopen(address) as page:
+                assert b"<html" in page.read()
+            with urlopen(Request(f"{address}/api/sessions", b"", HEADERS)) as answer:
+                session = json.load(answer)["session"]
+            with urlopen(Request(f"{address}/api/sessions/{session}/examples", b"", HEADERS)) as answer:
+                points = json.load(answer)["points"]
+            assert len(points) == 6, points
+            assert all(len(point["on"]) == 2 for point in points), points
+        finally:
+            server.terminate()
+    return "served"
 
 
 if __name__ == "__main__":

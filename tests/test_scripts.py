@@ -78,7 +78,7 @@ class TestVersions:
         assert len(self.versions.lowest(self.versions.dependencies())) == len(self.versions.dependencies())
 
     def test_pythons(self):
-        assert self.versions.pythons(self.versions.project()["classifiers"]) == ["3.11", "3.12", "3.13"]
+        assert self.versions.pythons(self.versions.classifiers()) == ["3.11", "3.12", "3.13"]
         here = f"{sys.version_info.major}.{sys.version_info.minor}"
         assert self.versions.find_python(here) is not None
         assert self.versions.find_python("3.99") is None

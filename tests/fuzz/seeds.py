@@ -102,7 +102,6 @@ def annotations() -> Iterator[tuple[str, bytes]]:
     tensor = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     yield seed("left_by_commands", word="-tensors", content=struct.pack("<Q", len(tensor)) + tensor + bytes(4))
 
-
     yield seed("pair_list", content=b'src,trg,keypoints\na.jpg,b.jpg,"1,2;3,4"\na.jpg,c.jpg,\n')
     yield seed("pair_list", word="-json", content=b'{"src": "a.jpg", "trg": "b.jpg", "keypoints": [[1, 2]]}\n')
 

@@ -1,5 +1,6 @@
 """SPair-71k as its authors lay it out → pairs (Min et al. 2019)."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformatcher.data.pairs import (
     raise_problem,
 )
 from transformatcher.errors import InputError
-from transformatcher.files import is_file, read_json
+from transformatcher.files import is_file
 from transformatcher.schema import ImagePair
 
 DIFFICULTY = {
@@ -76,15 +77,15 @@ def _with_absent(pairs: Sequence[ImagePair]) -> list[ImagePair]:
 def _read_pair(name: str, path: Path, images: Path) -> ImagePair:
     if not is_file(path):
         raise InputError(f"{path}: no such annotation")
-    note: dict[str, Any] = read_json(path)
     try:
+        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         src_kps, trg_kps = (point_array(note[key], f"{path}: {key}") for key in ("src_kps", "trg_kps"))
         boxes = [box_array(note[key], f"{path}: {key}") for key in ("src_bndbox", "trg_bndbox")]
         category, src_name, trg_name = (str(note[key]) for key in ("category", "src_imname", "trg_imname"))
         difficulty = {factor: int(note[key]) for factor, key in DIFFICULTY.items() if key in note}
     except KeyError as error:
         raise InputError(f"{path}: malformed annotation, key {error} is missing") from error
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: malformed annotation ({error})") from error
     if len(src_kps) != len(trg_kps) or not len(src_kps):
         raise InputError(f"{path}: {len(src_kps)} source and {len(trg_kps)} target keypoints")
