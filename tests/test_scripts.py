@@ -122,13 +122,13 @@ def scanned(path: Path) -> subprocess.CompletedProcess[str]:
     ("parts", "kind"),
     [
         (("AKIA", "Z7QX4M2N8R5T1V3B"), "AWS Access Key"),
-        (("ghp_", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"), "GitHub Token"),
+        (("ghp_", "a1B2c3D4e5F6g7H8i9", "J0k1L2m3N4o5P6q7R8"), "GitHub Token"),
         (("-----BEGIN RSA PRIV", "ATE KEY-----"), "Private Key"),
         (("https://someone:s3cr3t", "word@example.org/"), "Basic Auth Credentials"),
         (("pass", "word = 'correct-horse-9'"), "Secret Keyword"),
     ],
 )
-def test_a_secret_would_be_found(tmp_path: Path, parts: tuple[str, str], kind: str):
+def test_a_secret_would_be_found(tmp_path: Path, parts: tuple[str, ...], kind: str):
     """Put together here, so that this file is not one of them."""
     (tmp_path / "settings.py").write_text(f"x = '{''.join(parts)}'\n" if "=" not in parts[1] else "".join(parts))
     result = scanned(tmp_path / "settings.py")
