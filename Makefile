@@ -12,14 +12,14 @@ $(VENV)/.demo: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip -e '.[dev,docs]'
 	touch $@
 
 demo: $(VENV)/.demo  ## match the example photos and draw the result
 	$(BIN)/transformatcher demo --out out/demo
 
 test: $(VENV)/.dev  ## the default test suite (no GPU, no network)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 check: $(VENV)/.dev docs  ## lint, formatting, types, import layers, the site's links, secrets, known vulnerabilities
 	$(BIN)/ruff check .
