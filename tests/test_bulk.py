@@ -9,7 +9,6 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import write_image
@@ -24,6 +23,7 @@ from transformatcher.errors import InputError
 from transformatcher.models.build import build_matcher
 from transformatcher.predictor import Matcher
 
+pq = pytest.importorskip("pyarrow.parquet")
 SMALL = {
     "backbone": "resnet50", "stages": [1], "image_size": [32, 48], "depth": 1, "raw_gain": 200, "sigma": 2.5,
     "gaussian": "probabilities", "sampler": "bilinear",
@@ -103,10 +103,11 @@ def test_a_list_says_what_match_says(kind: str, weights: Path, small: Matcher, p
     assert "5 pairs, 0 of them failed" in printed.out
     assert "pairs/s" in printed.err
     assert sorted(file.name for file in out.iterdir()) == [
-        "part-0.parquet", "part-2.parquet", "part-4.parquet", "run.json",
+        "_run.json", "part-0.parquet", "part-2.parquet", "part-4.parquet",
     ]  # fmt: skip
     found = all_rows(out)
     assert list(found[0]) == COLUMNS
+    assert pq.read_table(out).num_rows == len(found)  # the folder as a whole
     assert [row["pair"] for row in found] == sorted(row["pair"] for row in found)
     for index, (src, trg, points) in enumerate(rows):
         keypoints = [[float(n) for n in point.split(",")] for point in points.split(";")] if points else None
@@ -212,8 +213,8 @@ def test_one_of_two_killed_and_restarted(weights: Path, photos: Path, tmp_path: 
     assert pairs_of(out) == list(range(121))
     assert {file: file.stat().st_mtime_ns for file in before} == before  # nothing was done twice
     assert sorted(file.name for file in out.iterdir()) == [
+        "_run.json",
         *(f"part-{begin:03d}.parquet" for begin in range(0, 121, 2)),
-        "run.json",
     ]
 
 
@@ -305,8 +306,8 @@ def test_a_folder_of_another_run_is_refused(small: Matcher, photos: Path, tmp_pa
         match_list(small, other, out)
     with pytest.raises(InputError, match="its part differ"):
         match_list(small, pairs, out, part=7)
-    (out / "run.json").unlink()
-    with pytest.raises(InputError, match=r"holds parts, but no run\.json"):
+    (out / "_run.json").unlink()
+    with pytest.raises(InputError, match=r"holds parts, but no _run\.json"):
         match_list(small, pairs, out)
     (tmp_path / "strange").mkdir()
     match_list(small, pairs, tmp_path / "strange")

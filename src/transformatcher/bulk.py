@@ -40,7 +40,7 @@ from transformatcher.tensors import hash_tensors
 if TYPE_CHECKING:
     import pyarrow
 
-RUN = "run.json"
+RUN = "_run.json"  # readers of Parquet folders pass over names that begin so
 PART_PAIRS = 1000
 CACHE_BYTES = 2 * 2**30
 MOST_WORDS = 500  # characters of an error that are kept
