@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+BARE = "--import-mode=importlib --disable-socket --allow-unix-socket"  # checks of shapes need a newer jaxtyping
 EXTRAS = ("serve", "train")
-TEST_TOOLS = ("beartype", "httpx", "hypothesis", "pytest", "pytest-socket", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def tried(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *
     if not binary.is_file() and not run([python, "-m", "venv", environment], log):
         return Outcome(name, "skipped", f"no environment can be made ({last_lines(log, 1)})")
     install = [binary, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-    tools = TEST_TOOLS if suite else ()
+    tools = dependencies("dev")[len(dependencies()) :] if suite else []
     for number, wanted in enumerate(pins):
         # the package itself is built from the tree, so it is installed apart from what must be wheels
         needed = [*dependencies(), *tools, *wanted]
@@ -111,7 +111,9 @@ def tried(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *
     if not run([*install[:-2], "--no-deps", "--force-reinstall", ROOT], log):
         return Outcome(name, "failed", f"the package cannot be built; {log}: {last_lines(log)}")
     test = (
-        [binary, "-m", "pytest", "-q", "-p", "no:cacheprovider"] if suite else [binary, "-P", ROOT / "scripts/smoke.py"]
+        [binary, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"addopts={BARE}", "-o", "filterwarnings="]
+        if suite
+        else [binary, "-P", ROOT / "scripts/smoke.py"]
     )
     if not run(test, log, cwd=ROOT if suite else folder):
         return Outcome(name, "failed", f"{log}: {last_lines(log)}")
@@ -123,10 +125,11 @@ def classifiers() -> list[str]:
     return list(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"])
 
 
-def dependencies() -> list[str]:
-    """What the package needs, with the page and with training's curves."""
+def dependencies(*more: str) -> list[str]:
+    """What the package needs, with the page and with training's curves; and with more of its extras."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [*table["dependencies"], *(line for extra in EXTRAS for line in table["optional-dependencies"][extra])]
+    extras = table["optional-dependencies"]
+    return [*table["dependencies"], *(line for extra in (*EXTRAS, *more) for line in extras[extra])]
 
 
 def combinations(only: str | None, folder: Path, *, suite: bool, keep: bool) -> Iterator[Outcome]:

@@ -7,8 +7,6 @@ from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 from conftest import write_image
@@ -23,9 +21,12 @@ from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.export import Parity, Pipeline, export, grouped_int8, runner, shrink, spread
 from transformatcher.models.build import build_matcher
+from transformatcher.models.fast import placement
 from transformatcher.models.inference import set_path
+from transformatcher.models.rotary import AxialRotary
 from transformatcher.predictor import Matcher
 
+onnx, onnxruntime, _ = map(pytest.importorskip, ("onnx", "onnxruntime", "onnxscript"))
 EXAMPLE = Path(__file__).parents[1] / "examples" / "onnx_match.py"
 # Wide, so that an exchanged height and width shows; sharp, so that a match is one.
 SMALL = {
@@ -177,6 +178,14 @@ def test_other_models_are_traced(settings, path: str, tmp_path: Path):
     assert found.confidence < 1e-3
 
 
+@pytest.mark.parametrize("frequencies", [None, 1])
+def test_recorded_positions_are_the_same(frequencies):
+    position = AxialRotary(heads=8, head_dim=4, frequencies=frequencies)
+    place = placement(position, (3, 4, 2, 5))
+    recorded = place._recorded(torch.float64, torch.device("cpu"))
+    torch.testing.assert_close(recorded, place.features(torch.float64, torch.device("cpu")), rtol=0, atol=1e-12)
+
+
 def test_tracing_keeps_nothing(weights: Path):
     matcher = Matcher.from_pretrained(weights, device="cpu")
     pipeline = Pipeline(matcher.model, matcher.calibration)
@@ -190,7 +199,7 @@ def test_tracing_keeps_nothing(weights: Path):
 
 @pytest.mark.usefixtures("quick")
 def test_a_file_that_differs_is_not_left(weights: Path, tmp_path: Path, monkeypatch, capsys):
-    def wrong(model: onnx.ModelProto, precision: str) -> None:
+    def wrong(model, precision: str) -> None:
         shrink(model, precision)
         for tensor in model.graph.initializer:
             if tensor.name.endswith(".scales"):

@@ -55,8 +55,8 @@ class Pipeline(nn.Module):
         calibration: of its confidence; without, confidence is the sharpness of a match.
     """
 
-    mean: Tensor
-    deviation: Tensor
+    pixel_mean: Tensor
+    pixel_deviation: Tensor
 
     def __init__(self, model: TransforMatcher, calibration: Calibration | None) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Pipeline(nn.Module):
         if isinstance(self.model.backbone, ResNetFeatures):
             self.model.backbone = FoldedResNet(self.model.backbone)
         self.calibration = calibration
-        for name, values in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
+        for name, values in (("pixel_mean", IMAGENET_MEAN), ("pixel_deviation", IMAGENET_STD)):
             self.register_buffer(name, 255 * torch.tensor(values)[:, None, None], persistent=False)
 
     def forward(
@@ -72,7 +72,7 @@ class Pipeline(nn.Module):
     ) -> tuple[Float[Tensor, "b hs ws 2"], Float[Tensor, "b hs ws"]]:
         """Where every cell of a grid over the source lands on the target, in [-1, 1]², and how sure that is."""
         pixels = torch.cat([src, trg]).permute(0, 3, 1, 2).float()  # (2b, 3, h, w)
-        features = self.model.encode((pixels - self.mean) / self.deviation)
+        features = self.model.encode((pixels - self.pixel_mean) / self.pixel_deviation)
         b = src.shape[0]
         refined = self.model.refine([f[:b] for f in features], [f[b:] for f in features])
         forth, back = self.model.readout(refined), self.model.readout(reverse(refined))

@@ -1,5 +1,6 @@
 """``pool`` and ``update`` in torch: what the Triton kernels are tested against, and the fast path without a GPU."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ class Placement:
     grid: Grid4
     rates: Float[Tensor, " planes"] | None = None
     axes: Int[Tensor, " planes"] | None = None
+    planes: tuple[tuple[int, float], ...] = ()  # axes and rates again, as numbers: for graphs that are recorded
 
     cache: dict[Any, Any] = field(default_factory=dict, compare=False)  # what kernels make of it, made once
 
@@ -47,14 +49,29 @@ class Placement:
         return features
 
     def _features(self, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "j t"]:
+        if self.planes and torch.compiler.is_compiling():
+            return self._recorded(dtype, device)
         coordinates = torch.cartesian_prod(*(torch.arange(n, device=device) for n in self.grid)).T  # (4, t)
         if self.kind == "rotary":
             assert self.axes is not None
             table = self.table(dtype)
-            return table.gather(1, coordinates[self.axes.repeat_interleave(2)])
+            return table.gather(1, coordinates[self.axes.repeat_interleave(2, dim=0)])
         if self.kind == "sign":
             return (1 - 2 * (coordinates.sum(dim=0) % 2)).to(dtype)[None]
         return torch.ones(1, coordinates.shape[1], dtype=dtype, device=device)
+
+    def _recorded(self, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "j t"]:
+        """Rotary features out of small constants and the plainest operations, which every exporter translates alike."""
+        parts, order = [], []
+        for axis, n in enumerate(self.grid):
+            own = [(plane, rate) for plane, (where, rate) in enumerate(self.planes) if where == axis]
+            rows = [[f(rate * step) for step in range(n)] for _, rate in own for f in (math.cos, math.sin)]
+            shape = [len(rows), *(n if other == axis else 1 for other in range(4))]
+            values = torch.tensor(rows, dtype=dtype, device=device).reshape(shape)
+            parts.append(values.expand(-1, *self.grid).flatten(1))
+            order += [2 * plane + row for plane, _ in own for row in (0, 1)]
+        place = sorted(range(len(order)), key=order.__getitem__)
+        return torch.cat(parts).index_select(0, torch.tensor(place, device=device))
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ def placement(position: Position, grid: Grid4) -> Placement:
 def _place(position: Position, grid: Grid4, angles: Float[Tensor, "4 planes"] | None) -> Placement:
     if angles is None:
         return Placement("sign" if isinstance(position, Checkerboard) else "none", grid)
-    return Placement("rotary", grid, rates=angles.sum(dim=0), axes=(angles != 0).int().argmax(dim=0))
+    assert isinstance(position, AxialRotary)
+    axes = (angles != 0).int().argmax(dim=0)
+    return Placement("rotary", grid, rates=angles.sum(dim=0), axes=axes, planes=position.planes)
 
 
 def position_key(position: Position) -> Hashable:
@@ -138,7 +140,7 @@ def fold_attention(norm: nn.LayerNorm, attention: AdditiveAttention) -> FoldedAt
     released = isinstance(attention, ReleasedAttention)
     w_k, update_weight = attention.to_k_score.weight[0], attention.to_update.weight
     if released:  # what acts on sums of couples acts alike on both channels
-        w_k, update_weight = w_k.repeat_interleave(2), update_weight.repeat_interleave(2, dim=1)
+        w_k, update_weight = w_k.repeat_interleave(2, dim=0), update_weight.repeat_interleave(2, dim=1)
     return FoldedAttention(
         q=q,
         k=k,

@@ -61,9 +61,10 @@ class AxialRotary(Position):
         frequencies = n_planes // 4 if frequencies is None else frequencies
         if not 1 <= frequencies <= n_planes // 4:
             raise InputError(f"axial rotary embedding: {frequencies} frequencies; {n_planes // 4} fit, 1 is the least")
-        plane = torch.arange(n_planes)
+        self.planes = tuple((p % 4, base ** (-(p // 4 % frequencies) / frequencies)) for p in range(n_planes))
         angles = torch.zeros(4, n_planes, dtype=torch.float64)
-        angles[plane % 4, plane] = base ** (-(plane // 4 % frequencies).double() / frequencies)
+        for plane, (axis, rate) in enumerate(self.planes):
+            angles[axis, plane] = rate
         self.register_buffer("angle_of_plane", angles.reshape(4, heads, head_dim // 2), persistent=False)
 
     def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
