@@ -34,7 +34,7 @@ class Calibration:
     def __call__(self, peak: Float[np.ndarray, " n"], drift: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Sharpness and drift of matches → the probability of each to be right."""
         score = _features(peak, drift) @ np.array([self.bias, self.sharpness, self.consistency])
-        return 1 / (1 + np.exp(-score))
+        return np.exp(-np.logaddexp(0, -score))  # the sigmoid, which overflows nowhere
 
 
 def _features(peak: Float[np.ndarray, " n"], drift: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 3"]:

@@ -234,7 +234,7 @@ def _build(kind: type[Config], values: Mapping[str, Any], source: str) -> Config
     options = dacite.Config(cast=[tuple], type_hooks={float: _number, int: _whole}, strict=True)
     try:
         return dacite.from_dict(kind, values, options)
-    except TypeError as error:  # a tuple was wanted, and what came cannot be one
+    except (TypeError, ValueError) as error:  # a tuple was wanted, and what came cannot be one
         raise InputError(f"{source}: a value has the wrong form ({error})") from error
     except dacite.DaciteError as error:
         raise InputError(f"{source}: {_explain(error, values)}") from error

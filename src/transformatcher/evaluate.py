@@ -228,6 +228,10 @@ def _read_lines(path: Path) -> Iterator[Prediction]:
 
 def _check_prediction(prediction: Prediction) -> None:
     """Raise where a line has all its keys and still says nothing that can be scored."""
+    if not (isinstance(prediction.name, str) and isinstance(prediction.category, str)):
+        raise TypeError("its name and category are not words")
+    if not isinstance(prediction.difficulty, dict):
+        raise TypeError(f"{prediction.difficulty} are not levels of difficulty")
     points = [np.array(kps, dtype=np.float64) for kps in (prediction.trg_kps, prediction.pred_kps)]
     if not (points[0].shape == points[1].shape == (len(prediction.peak), 2) and points[0].size):
         raise ValueError("true and predicted keypoints are not as many points [x, y] as there are peaks")

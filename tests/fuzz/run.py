@@ -10,6 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TARGETS = ("images", "annotations")
 MEMORY_MB = 3000
+INTERRUPTED = 72  # libFuzzer's word for a signal from outside
 
 
 def fuzz(target: str, seconds: int, folder: Path) -> tuple[bool, str]:
@@ -29,7 +30,9 @@ def fuzz(target: str, seconds: int, folder: Path) -> tuple[bool, str]:
     cover = re.findall(r"cov: (\d+)", text)
     places = f", {cover[-1]} places reached from {cover[0]}" if cover else ""
     line = f"{target}: {runs[-1] if runs else 0} executions in {seconds} s{places}"
-    if code:
+    if code == INTERRUPTED:
+        line += "; interrupted before its time"
+    elif code:
         line += f"; FOUND something (exit {code}), see {log} and {found}"
     return code == 0, line
 

@@ -54,17 +54,18 @@ def read_upload(data: bytes, name: str, max_pixels: int) -> Upload:
         if area > max_pixels:
             raise _too_many(name, f"{image.width} × {image.height} = {area / 1e6:.0f} million", max_pixels)
         try:
+            image.load()
             ImageOps.exif_transpose(image, in_place=True)  # a copy of fifty million pixels takes 200 MB
             whole = to_rgb(image)
         except MemoryError:
             raise
         except Exception as error:  # a decoder fed with garbage may raise anything
             raise InputError(f"{name}: the photo is damaged and cannot be decoded") from error
-    size = (whole.height, whole.width)
-    whole.thumbnail((KEPT_SIDE, KEPT_SIDE))
-    buffer = io.BytesIO()
-    whole.save(buffer, "JPEG", quality=88)
-    return Upload(name, size, np.array(whole), buffer.getvalue())
+        size = (whole.height, whole.width)
+        whole.thumbnail((KEPT_SIDE, KEPT_SIDE))
+        buffer = io.BytesIO()
+        whole.save(buffer, "JPEG", quality=88)
+        return Upload(name, size, np.array(whole), buffer.getvalue())
 
 
 def give_memory_back() -> None:
