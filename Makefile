@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 600
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 .PHONY: demo test check docs coverage fuzz versions format clean
 
 $(VENV)/.demo: pyproject.toml
@@ -19,7 +20,7 @@ demo: $(VENV)/.demo  ## match the example photos and draw the result
 	$(BIN)/transformatcher demo --out out/demo
 
 test: $(VENV)/.dev  ## the default test suite (no GPU, no network)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	$(PYTEST)
 
 check: $(VENV)/.dev docs  ## lint, formatting, types, import layers, the site's links, secrets, known vulnerabilities
 	$(BIN)/ruff check .
@@ -30,7 +31,7 @@ check: $(VENV)/.dev docs  ## lint, formatting, types, import layers, the site's 
 	$(BIN)/python scripts/audit.py
 
 coverage: $(VENV)/.dev  ## the tests, and how much of src/ they reach; fails below 90 %
-	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered
 
 fuzz: $(VENV)/.dev  ## damaged images and annotations, for FUZZ_SECONDS (ten minutes)
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)

@@ -100,7 +100,8 @@ def normalise(x: Tokens) -> Tokens:
 
 def apply_affine(matrix: Float[Tensor, "*b j d1"], x_hat: Tokens) -> Float[Tensor, "b j t"]:
     """``matrix @ [x̂, 1]``."""
-    return matrix[..., :-1] @ x_hat + matrix[..., -1:]
+    matrix = matrix.expand(x_hat.shape[0], -1, -1)
+    return torch.baddbmm(matrix[..., -1:], matrix[..., :-1], x_hat)
 
 
 def perpendicular(matrix: Float[Tensor, "*b e d1"]) -> Float[Tensor, "*b e d1"]:
