@@ -2,9 +2,11 @@
 
 import argparse
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -23,8 +25,10 @@ def fuzz(target: str, seconds: int, folder: Path) -> tuple[bool, str]:
         f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={found}/", "-print_final_stats=1",
     ]  # fmt: skip
     log = folder / f"{target}.log"
-    with log.open("wb") as file:
-        code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+    # the fuzzer ends without cleaning up after itself
+    with log.open("wb") as file, tempfile.TemporaryDirectory() as spare:
+        environment = {**os.environ, "TMPDIR": spare}
+        code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False).returncode
     text = log.read_text(errors="replace")
     runs = re.findall(r"^(?:stat::number_of_executed_units: |Done |#)(\d+)", text, re.MULTILINE)
     cover = re.findall(r"cov: (\d+)", text)

@@ -1,6 +1,8 @@
 """Any bytes → what the loaders make of them: something sound, or one sentence. Anything else is a fault of ours."""
 
+import atexit
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ from transformatcher.web.uploads import KEPT_SIDE, read_upload
 
 MOST_PIXELS = 200_000  # larger pictures take time and show nothing that small ones do not
 SPARE = Path(tempfile.mkdtemp(prefix="fuzz-"))
+atexit.register(shutil.rmtree, SPARE, ignore_errors=True)
 
 
 @contextmanager
