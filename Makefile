@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 600
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
-.PHONY: demo test check docs coverage fuzz versions format clean
+.PHONY: demo test check docs coverage fuzz versions interfaces format clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.12 ...")'
@@ -38,6 +38,11 @@ fuzz: $(VENV)/.dev  ## damaged images and annotations, for FUZZ_SECONDS (ten min
 
 versions: $(VENV)/.dev  ## every supported Python that is here, with the lowest and the newest dependencies (needs the network)
 	$(BIN)/python scripts/check_versions.py
+
+interfaces: $(VENV)/.dev  ## our interfaces against the libraries whose shape they have, in out/interfaces (needs the network)
+	$(PYTHON) -m venv out/interfaces
+	out/interfaces/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' kornia romatch vismatch
+	out/interfaces/bin/python -m pytest tests/interfaces
 
 docs: $(VENV)/.dev  ## the site, in out/site; a broken link is an error
 	$(BIN)/mkdocs build --strict
