@@ -68,9 +68,9 @@ def run(command: Sequence[str | Path], log: Path, cwd: Path = ROOT) -> bool:
         return subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, cwd=cwd, check=False).returncode == 0
 
 
-def last_lines(log: Path, most: int = 3) -> str:
-    """What a command said at the end."""
-    return " / ".join(line for line in log.read_text(errors="replace").splitlines() if line.strip())[-200 * most :]
+def last_words(log: Path, most: int = 600) -> str:
+    """What a command said at the end, at most so many characters of it."""
+    return " / ".join(line for line in log.read_text(errors="replace").splitlines() if line.strip())[-most:]
 
 
 def check(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *, suite: bool, keep: bool) -> Outcome:
@@ -97,7 +97,7 @@ def tried(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *
     log.unlink(missing_ok=True)
     binary = environment / "bin" / "python"
     if not binary.is_file() and not run([python, "-m", "venv", environment], log):
-        return Outcome(name, "skipped", f"no environment can be made ({last_lines(log, 1)})")
+        return Outcome(name, "skipped", f"no environment can be made ({last_words(log, 200)})")
     install = [binary, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
     tools = dependencies("dev")[len(dependencies()) :] if suite else []
     for number, wanted in enumerate(pins):
@@ -107,16 +107,16 @@ def tried(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *
             remark = "" if number == 0 else f"not all at their lowest, which have no wheels for it: {', '.join(wanted)}"
             break
     else:
-        return Outcome(name, "skipped", f"cannot be installed ({last_lines(log, 1)})")
+        return Outcome(name, "skipped", f"cannot be installed ({last_words(log, 200)})")
     if not run([*install[:-2], "--no-deps", "--force-reinstall", ROOT], log):
-        return Outcome(name, "failed", f"the package cannot be built; {log}: {last_lines(log)}")
+        return Outcome(name, "failed", f"the package cannot be built; {log}: {last_words(log)}")
     test = (
         [binary, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"addopts={BARE}", "-o", "filterwarnings="]
         if suite
         else [binary, "-P", ROOT / "scripts/smoke.py"]
     )
     if not run(test, log, cwd=ROOT if suite else folder):
-        return Outcome(name, "failed", f"{log}: {last_lines(log)}")
+        return Outcome(name, "failed", f"{log}: {last_words(log)}")
     return Outcome(name, "passed", "; ".join(filter(None, [log.read_text(errors="replace").splitlines()[-1], remark])))
 
 

@@ -67,6 +67,7 @@ class TestReadStudy:
             ('label = "no position"', 'label = "axial"', "two rows have the same label"),
             ('"model.position"', '"position"', "'position' should be model.KEY"),
             ('"model.position" = "none"', '"model.position" = "nowhere"', "row 2"),
+            ("seeds = [0, 1]", "seeds = [0, -1]", "study.toml: seeds = [0, -1]: expected whole numbers"),
             ("title =", "title ==", "study.toml: "),
         ],
     )

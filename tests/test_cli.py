@@ -86,6 +86,13 @@ class TestEval:
         arguments = ["--benchmark", benchmark, "--root", root, "--out", tmp_path / "out", "--limit", 3]
         assert run("eval", *arguments, *raw) == 0
 
+    def test_a_seed_of_pairs_is_kept(self, coco_root, willow_root, tmp_path: Path, raw):
+        for benchmark, root, seed, kept in (("coco", coco_root, 3, 3), ("coco", coco_root, 0, None),
+                                            ("pfwillow", willow_root, 3, None)):  # fmt: skip
+            out = tmp_path / f"{benchmark}-{seed}"
+            assert run("eval", "--benchmark", benchmark, "--root", root, "--out", out, "--seed", seed, *raw) == 0
+            assert json.loads((out / "run.json").read_text()).get("seed") == kept
+
     def test_settings_from_a_file(self, willow_root: Path, tmp_path: Path, raw, capsys):
         config = tmp_path / "raw.toml"
         config.write_text("[model]\nimage_size = [96, 64]\nstages = [3]\n")

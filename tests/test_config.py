@@ -188,7 +188,7 @@ class TestRun:
             ({"data_canvas": 0}, r"here: data\.canvas = 0: must be at least 1"),
             ({"data_keep": "ram"}, r"here, \[data\]: keep = 'ram': expected one of auto, device, host, disk"),
             ({"data_pairs_per_epoch": 0}, r"here: data\.pairs_per_epoch = 0: must be at least 1"),
-            ({"data_train": [COCO]}, r"here: data\.pairs_per_epoch = None: a coco source is endless: say it"),
+            ({"data_train": [COCO]}, r"here: data\.pairs_per_epoch = None: .* coco .* is endless: say it"),
             ({"train_batch": 0}, r"here: train\.batch = 0: must be at least 1"),
             ({"train_batch": 2.5}, r"here, \[train\]: batch = 2\.5: expected int"),
             ({"train_lr": 0}, r"here: train\.lr = 0\.0: must be positive"),

@@ -237,7 +237,6 @@ def test_compared_on_a_benchmark(weights: Path, spair_root: Path, tmp_path: Path
     ("arguments", "message"),
     [
         (["--out", "model.pth"], r"ends in \.onnx, or in \.pt2"),
-        (["--out", "model.onnx", "--format", "torch"], "say different things"),
         (["--out", "model.pt2", "--precision", "int8"], "for ONNX files alone"),
         (["--out", "model.onnx", "--benchmark", "spair"], "--benchmark and --root go together"),
         (["--out", "model.onnx", "--set", "depth=2"], "unknown key 'depth'"),

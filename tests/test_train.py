@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from training_world import one_step, tiny_config, tiny_tables, write_benchmark
 
@@ -19,9 +20,11 @@ from transformatcher import tensors as tensors_module
 from transformatcher.checkpoint import load_checkpoint
 from transformatcher.cli import main
 from transformatcher.config import run_config
+from transformatcher.data.store import ImageStore
+from transformatcher.data.training import Augmentation, Draws, TrainingPairs, open_store
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
-from transformatcher.recipe import Objective
+from transformatcher.recipe import Objective, training_source
 from transformatcher.train import BEST, LAST, METRICS, RUN, Trainer, train
 
 CPU = torch.device("cpu")
@@ -91,6 +94,16 @@ class TestRunFolder:
         with pytest.raises(InputError, match=r"train\.lr = 0\.001, this config 0\.1"):
             train(tiny_config(benchmark, lr=0.1), whole_run, CPU, resume=True)
         assert (whole_run / LAST).read_bytes() == before
+
+    def test_validated_every_other_epoch_and_at_the_end(self, benchmark: Path, tmp_path: Path):
+        config = tiny_config(benchmark, epochs=3, validate_every=2, select_alphas=[0.05, 0.1], save_every=1000)
+        progress = train(config, tmp_path, CPU, pictures=False)
+        rows = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+        assert [(row["epoch"], row["step"]) for row in rows] == [(2, 8), (3, 12)]
+        for row in rows:
+            pck = row["pck"]["PF-PASCAL-val"]
+            assert row["score"] == pytest.approx((pck["0.05"] + pck["0.1"]) / 2)
+        assert progress.best == max(row["score"] for row in rows)
 
     def test_nothing_to_resume(self, benchmark: Path, tmp_path: Path):
         with pytest.raises(InputError, match=r"no last\.safetensors to resume from"):
@@ -219,6 +232,27 @@ class TestLearning:
         before = trainer.model.backbone.bn1.running_mean.clone()
         trainer.step(next(trainer.batches.stream(0, 0, 1)))
         assert torch.equal(trainer.model.backbone.bn1.running_mean, before) == (mode == "frozen")
+
+
+class TestWithItself:
+    def test_objects_of_a_list_lie_as_their_pairs_do(self, spair_root: Path):
+        """SPair's keypoints are of the file as it lies, whatever its EXIF tag says."""
+        path = spair_root / "JPEGImages" / "cat" / "a.jpg"
+        exif = Image.Exif()
+        exif[0x0112] = 6  # a quarter turn
+        Image.open(path).save(path, exif=exif)
+        item = {"benchmark": "spair", "folder": spair_root.name, "split": "val", "with_itself": True}
+        tables = {"data": {"root": str(spair_root.parent), "train": [item], "validate": [item]}}
+        with pytest.raises(InputError, match=r"pairs_per_epoch = None: a source .* with_itself is endless: say it"):
+            run_config(tables)
+        tables["data"]["pairs_per_epoch"] = 8
+        data = run_config(tables).data
+        source = training_source(data.train[0], data, seed=0)
+        pairs = TrainingPairs([source], 0, data.pairs_per_epoch)
+        store = open_store(pairs.sources, lambda images: ImageStore(images, (48, 48), CPU, "host", 1))
+        draws = Draws(pairs, store, (48, 48), Augmentation(), batch=8)
+        assert [orient for _, orient in source.images()] == [False, False]
+        assert {sample.sizes for sample in draws[0, 0]} == {((60, 80), (60, 80))}
 
 
 class TestCommand:

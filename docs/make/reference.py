@@ -139,8 +139,8 @@ def config_page() -> str:
         "A run's config is a TOML file with the tables `[model]`, `[data]` and `[train]`. "
         "`transformatcher train CONFIG --set TABLE.KEY=VALUE` changes a key. `--set KEY=VALUE` of the other commands "
         "changes a key of `[model]`. A key that does not exist, or a value that cannot be, is refused with the nearest "
-        "that would do. The files in [`configs/`](../configs/default.toml) are examples, each with its command, its "
-        "time and its score.",
+        "that would do. The files in [`configs/`](../configs/default.toml) are examples, each with its command and, "
+        "where it was run, its time and its score.",
     ]
     tables: Iterable[tuple[str, type]] = (
         ("[model]", config.ModelConfig),
@@ -170,9 +170,10 @@ def config_page() -> str:
         "So does `matcher`, so that the other matchers are of about the size of match-to-match attention.",
         _table(("matcher", "sets"), ((f"`{name}`", _settings(keys)) for name, keys in config.MATCHERS.items())),
         "## What may be changed in a trained model",
-        "These keys say how a model is read out. `--set KEY=VALUE` changes them without training again: "
-        + ", ".join(f"`{key}`" for key in config.READ_OUT)
-        + ".",
+        "These keys say how a model is read out, and how large the images are that it is given. `--set KEY=VALUE` "
+        "changes them without training again: "
+        + ", ".join(f"`{key}`" for key in (*config.READ_OUT, *config.INPUT))
+        + ". With `attention = linformer` or `matcher = cats`, and no `grid` of its own, `image_size` is fixed.",
     ]
     return "\n\n".join(lines) + "\n"
 

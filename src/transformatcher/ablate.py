@@ -11,7 +11,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.evaluate import PUBLISHED_KIND
 from transformatcher.files import read_json, write_text
-from transformatcher.recipe import Validation, load_validation, measure
+from transformatcher.recipe import Validation, load_validation, measure, set_name
 from transformatcher.train import BEST, FREE_KEYS, LAST, flat, train
 
 RESULT, TABLE, ABLATION = "result.json", "table.md", "ablation.json"
@@ -65,8 +65,7 @@ class Task:
     @property
     def config(self) -> RunConfig:
         """The row's, with this seed."""
-        plain = to_plain(self.row.config)
-        return run_config(plain | {"train": plain["train"] | {"seed": self.seed}})
+        return replace(self.row.config, train=replace(self.row.config.train, seed=self.seed))
 
     @property
     def done(self) -> bool:
@@ -104,6 +103,9 @@ def read_study(name: str, settings: Mapping[str, Any] | None = None, seeds: Sequ
         if not isinstance(row.get("label"), str):
             raise InputError(f"{source}: it has no label")
         made.append(Row(row["label"], run_config(changed(tables, row.get("set", {}), source), source)))
+    seeds = list(seeds or data.get("seeds", [0]))
+    if not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise InputError(f"{path}: seeds = {seeds}: expected whole numbers from 0")
     labels = [row.label for row in made]
     if len({slug(label) for label in labels}) < len(labels):
         raise InputError(f"{path}: two rows have the same label")
@@ -113,7 +115,7 @@ def read_study(name: str, settings: Mapping[str, Any] | None = None, seeds: Sequ
         data.get("question", ""),
         made,
         [source_config(item, f"{path}, measure") for item in data.get("measure", [])],
-        list(seeds or data.get("seeds", [0])),
+        seeds,
     )
 
 
@@ -256,8 +258,8 @@ def _decoded(item: SourceConfig, root: str, size: tuple[int, int], threads: int)
 
 def _summary(task: Task) -> str:
     pck = read_json(task.out / RESULT)["pck"]
-    scores = ", ".join(f"{name} {values['0.05']:.1f} / {values['0.1']:.1f}" for name, values in pck.items())
-    return f"{task.row.label}, seed {task.seed}: {scores}"
+    scores = [f"{name} {' / '.join(f'{at[alpha]:.1f}' for alpha in ALPHAS_SHOWN)}" for name, at in pck.items()]
+    return f"{task.row.label}, seed {task.seed}: {', '.join(scores)}"
 
 
 # ---------------------------------------------------------------- the table
@@ -292,11 +294,6 @@ def gather(study: Study, out: Path) -> dict[str, Any]:
     write_text(out / ABLATION, json.dumps(table, indent=2) + "\n")
     write_text(out / TABLE, markdown(table))
     return table
-
-
-def set_name(item: SourceConfig) -> str:
-    """As :func:`transformatcher.recipe.load_validation` names it."""
-    return f"{item.folder}-{item.split}"
 
 
 def _mean_spread(values: Sequence[float]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from transformatcher.tensors import load_strictly, read_safetensors, write_tenso
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 SHIPPED = Path(__file__).parent / "weights"  # the model that comes with the package; MODEL_CARD.md there describes it
+SHIPPED_WORDS = "the model that ships with transformatcher"
 
 
 class _NoDraws(TorchFunctionMode):

@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         help="instead of photos, a .csv (src,trg and keypoints as 'x,y;x,y') or a .jsonl with those keys; --out then "
         "names a folder for Parquet files",
     )
-    match.add_argument("--keypoints", metavar="POINTS", help="'x,y;x,y' or a JSON file with [[x, y], …]")
+    match.add_argument(
+        "--keypoints", metavar="POINTS", help="'x,y;x,y' or a JSON file with [[x, y], …] or {name: [x, y], …}"
+    )
     match.add_argument("--json", action="store_true", help="print the matches as JSON; a list, for several targets")
     match.add_argument("--out", metavar="PICTURE", help="draw the matches, coloured by confidence (--pairs: a folder)")
     match.add_argument("--flow", metavar="PICTURE", help="draw where all of the source lands, as colours")
@@ -227,7 +229,6 @@ def _parser() -> argparse.ArgumentParser:
         description="The file is written if its answers for the example photos are the model's own; else exit code 1.",
     )
     export.add_argument("--out", required=True, metavar="FILE", help=".onnx, or .pt2 for torch.export")
-    export.add_argument("--format", choices=("onnx", "torch"), help="without, as FILE's name ends")
     export.add_argument(
         "--precision",
         choices=("float32", "float16", "int8"),

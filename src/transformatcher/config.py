@@ -126,9 +126,10 @@ class TrainConfig:
     regression: float = 1.0  # weight of the squared distance (the paper's loss)
     cross_entropy: float = 0.0  # weight of a cross-entropy over target cells
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the backbone; auto: bfloat16 on a GPU
-    backbone_weights: str | None = None  # a .safetensors file, torchvision's name, or "timm" for timm's own
+    # a .safetensors file; or, from the cache alone, torchvision's name for weights, or "timm" for timm's own
+    backbone_weights: str | None = None
     start: str | None = None  # a checkpoint folder to start from
-    save_every: int = 500  # steps, besides the end of each epoch
+    save_every: int = 500  # steps, besides each validation
     validate_every: int = 1  # epochs
     select_alphas: tuple[float, ...] = (0.1,)  # best is the highest mean PCK of the validation sets at these
 
@@ -398,8 +399,9 @@ def _check_run(config: RunConfig, source: str) -> None:
     for key in ("canvas", "threads", "min_shared"):
         need(getattr(data, key) >= 1, "data", key, "must be at least 1")
     need(data.pairs_per_epoch is None or data.pairs_per_epoch >= 1, "data", "pairs_per_epoch", "must be at least 1")
-    endless = any(item.benchmark == "coco" for item in data.train)
-    need(not endless or data.pairs_per_epoch is not None, "data", "pairs_per_epoch", "a coco source is endless: say it")
+    endless = any(item.benchmark == "coco" or item.with_itself for item in data.train)
+    rule = "a source that is coco or with_itself is endless: say it"
+    need(not endless or data.pairs_per_epoch is not None, "data", "pairs_per_epoch", rule)
     for key in ("epochs", "batch", "save_every", "validate_every"):
         need(getattr(train, key) >= 1, "train", key, "must be at least 1")
     need(0 < train.lr < math.inf, "train", "lr", "must be positive")

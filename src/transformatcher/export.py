@@ -120,7 +120,6 @@ class NotTheSame(Exception):  # noqa: N818 (a finding, not a fault of the caller
             f"the exported file differs from the model by {in_words(parity)}, where at most {in_words(allowed)} is "
             "allowed; nothing was written"
         )
-        self.parity = parity
 
 
 def in_words(parity: Parity) -> str:
@@ -132,18 +131,15 @@ def in_words(parity: Parity) -> str:
     return ", ".join([*flow, *sure])
 
 
-def export(
-    matcher: Matcher, path: Path, format: Format | None = None, precision: Precision = "float32"
-) -> tuple[Parity, Parity]:
+def export(matcher: Matcher, path: Path, precision: Precision = "float32") -> tuple[Parity, Parity]:
     """Write a matcher as one file, if that computes the same: what differs, and what might.
 
     Args:
         matcher: on the CPU, at the image size that the file is to take.
-        path: .onnx or .pt2.
-        format: ``onnx``, or ``torch`` for :func:`torch.export.load`; None: as the name ends.
+        path: .onnx, or .pt2 for :func:`torch.export.load`.
         precision: of the weights in an ONNX file. All of them compute in float32.
     """
-    format = format or format_of(path)
+    format = format_of(path)
     if format == "torch" and precision != "float32":
         raise InputError(f"precision {precision}: for ONNX files alone; a torch.export file is float32")
     if format == "onnx":
@@ -280,7 +276,7 @@ def _quiet() -> Iterator[None]:
 # ---------------------------------------------------------------- checking and measuring
 
 
-def runner(path: Path, format: Format, threads: int | None = None) -> Runner:
+def runner(path: Path, format: Format) -> Runner:
     """An exported file → a function."""
     if format == "torch":
         module = torch.export.load(io.BytesIO(path.read_bytes())).module()  # whatever its name ends in
@@ -295,7 +291,7 @@ def runner(path: Path, format: Format, threads: int | None = None) -> Runner:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
-    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def run_onnx(src: np.ndarray, trg: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

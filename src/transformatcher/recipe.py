@@ -211,7 +211,12 @@ def load_validation(
     chunks = [pairs[start : start + batch] for start in range(0, len(pairs), batch)][team.rank :: team.world]
     with ThreadPoolExecutor(threads) as pool:
         batches = [list(pool.map(partial(load_pair, size=size), chunk)) for chunk in chunks]
-    return Validation(f"{item.folder}-{item.split}", PUBLISHED_KIND[item.benchmark], len(pairs), batches)
+    return Validation(set_name(item), PUBLISHED_KIND[item.benchmark], len(pairs), batches)
+
+
+def set_name(item: SourceConfig) -> str:
+    """What a set of pairs is called wherever it is measured."""
+    return f"{item.folder}-{item.split}"
 
 
 def measure(

@@ -27,13 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 from transformatcher import __version__
 from transformatcher.checkpoint import save_checkpoint
 from transformatcher.config import RunConfig, to_plain
+from transformatcher.data.pairs import read_pair
 from transformatcher.data.store import ImageStore, choose_place
 from transformatcher.data.training import Augmentation, Batches, Draws, TrainingPairs, open_store
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.evaluate import predict_batch
 from transformatcher.files import make_folder, read_json, write_text
-from transformatcher.images import read_image
 from transformatcher.metrics import ALPHAS
 from transformatcher.models.backbone import ResNetFeatures
 from transformatcher.models.matcher import TransforMatcher
@@ -308,11 +308,8 @@ class Trainer:
         (prediction,) = predict_batch(self.validated.eval(), [loaded], self.device)
         found = (prediction.src_kps, prediction.pred_kps, prediction.peak)
         matches = Matches(*(np.array(values, dtype=float) for values in found))
-        flips = (loaded.pair.src_flip, loaded.pair.trg_flip)
-        src, trg = (read_image(i, orient=loaded.pair.orient) for i in (loaded.pair.src_image, loaded.pair.trg_image))
-        src, trg = (image[:, ::-1] if flip else image for image, flip in zip((src, trg), flips, strict=True))
         title = f"{loaded.pair.name} after {self.progress.step} steps"
-        save_figure(draw_matches(src, trg, matches, title), self.out / "pictures" / f"{name}.png")
+        save_figure(draw_matches(*read_pair(loaded.pair), matches, title), self.out / "pictures" / f"{name}.png")
 
     # ------------------------------------------------------------ stopping and going on
 

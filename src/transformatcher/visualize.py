@@ -521,6 +521,6 @@ def plot_costs(report: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure, in the format its ending names, whole or not at all."""
-    write_whole(path, lambda new: figure.savefig(new, format=path.suffix[1:].lower()))
+def save_figure(figure: Figure, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a figure, in the format its ending names and with ``metadata`` of that format, whole or not at all."""
+    write_whole(path, lambda new: figure.savefig(new, format=path.suffix[1:].lower(), metadata=metadata))

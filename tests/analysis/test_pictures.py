@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis_world import write_checkpoint
+from matplotlib.figure import Figure
 from PIL import Image
 
 from transformatcher.analysis.page import picture, save_with_command
@@ -84,3 +85,16 @@ def test_a_picture_keeps_its_command(tmp_path: Path):
     assert "transformatcher analyse attention &lt;a&gt;" in picture(tmp_path / "deep" / "a.png")
     save_with_command(figure, tmp_path / "a.svg", "x")
     assert (tmp_path / "a.svg").is_file()
+
+
+def test_an_interruption_leaves_the_old_picture(tmp_path: Path):
+    class Interrupted(Figure):
+        def savefig(self, path: Path, **_: object) -> None:
+            path.write_bytes(b"half of")
+            raise KeyboardInterrupt
+
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        save_with_command(Interrupted(), path, "x")
+    assert [(left.name, left.read_bytes()) for left in tmp_path.iterdir()] == [("a.png", b"old")]

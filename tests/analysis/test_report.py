@@ -11,11 +11,16 @@ import pytest
 from analysis_world import BENCH, measured, prediction, write_eval
 from conftest import write_image
 
+from transformatcher.analysis import failures
 from transformatcher.analysis.failures import BEGIN, END, gallery, worst_pairs
 from transformatcher.analysis.report import gather, report
 from transformatcher.analysis.runs import read_eval
 from transformatcher.analysis.survey import summarise, write_summary
+from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.pf import load_pfpascal
 from transformatcher.errors import InputError
+from transformatcher.images import read_image
+from transformatcher.visualize import draw_errors
 
 NAMES = ("000000-a-b:cat", "000001-b-a:cat")
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -88,14 +93,29 @@ class TestFailures:
         assert text.index(BEGIN) < text.index("<article") < text.index(END)
         assert text.count("#mine-2") >= 2  # from the contents and from its neighbour
 
-    def test_mirrored_pairs(self, pascal_root, tmp_path):
+    def test_mirrored_pairs(self, pascal_root, tmp_path, monkeypatch):
         """The record says to mirror both images; keypoints are in the mirrored frame, and so is the drawing."""
-        from transformatcher.data.pf import load_pfpascal
-
         (pair,) = load_pfpascal(pascal_root, "trn")
         said = {"benchmark": "pfpascal", "split": "trn"}
         run = read_eval(write_eval(tmp_path / "x", [prediction(pair.name, 3.0, trg_bbox=None)], **said))
+        drawn = []
+
+        def draw(src, trg, *points, **options):
+            drawn.append((src, trg))
+            return draw_errors(src, trg, *points, **options)
+
+        monkeypatch.setattr(failures, "draw_errors", draw)
         check(gallery(run, worst_pairs(run, pascal_root, 1), "…"))
+        ((src, trg),) = drawn
+        for pixels, image in ((src, pair.src_image), (trg, pair.trg_image)):
+            np.testing.assert_array_equal(pixels, read_image(image)[:, ::-1])
+
+    def test_pairs_of_another_seed(self, coco_root, tmp_path):
+        drawn = [load_benchmark("coco", coco_root, n_pairs=1, seed=seed)[0].name for seed in range(9)]
+        seed = next(seed for seed, name in enumerate(drawn) if name != drawn[0])
+        said = {"benchmark": "coco", "split": None, "seed": seed}
+        run = read_eval(write_eval(tmp_path / "x", [prediction(drawn[seed], 3.0)], **said))
+        assert [failure.pair.name for failure in worst_pairs(run, coco_root, 1)] == [drawn[seed]]
 
     def test_photos_of_another_benchmark(self, folder, spair_root):
         listing = spair_root / "Layout" / "large" / "val.txt"
@@ -126,7 +146,8 @@ def write_everything(tmp_path: Path, folder: Path, spair_root: Path) -> list[Pat
     write_summary(nonlocality, {"command": "transformatcher analyse nonlocality <>", "model": "mine",
                                 **summarise([measured(str(i), float(i), i % 3) for i in range(6)])})  # fmt: skip
     cell = {"mean": 88.0, "spread": 0.5}
-    ablation = {"name": "position", "note": "It teaches < much.", "command": "transformatcher ablate position",
+    ablation = {"name": "position", "title": "Position", "question": "Does it teach < much?",
+                "command": "transformatcher ablate position",
                 "columns": ["a @ 0.05", "a @ 0.1"], "kinds": {"a": "img"},
                 "rows": [{"label": "axial", "seeds": 3, "a @ 0.05": cell, "a @ 0.1": cell}]}  # fmt: skip
     (tmp_path / "ablation").mkdir()
@@ -154,7 +175,7 @@ class TestReport:
         ):  # fmt: skip
             assert command in text, command
         assert "88.0 ± 0.5" in text
-        assert "It teaches &lt; much." in text
+        assert "Does it teach &lt; much?" in text
         assert "Best is epoch 2: a 40.0 / 60.0" in text
         assert "Does Φ rise with difficulty?" in text
         assert len(page.images) == 9  # scores, costs, curves, ablation, two of nonlocality, two failures, a picture

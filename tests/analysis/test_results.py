@@ -76,13 +76,17 @@ class TestResultTables:
         assert rows["paper, resnet101, fast path"] == ["cpu, 2 threads", "1", "240", "812", "1.61", "33.1"]
 
     def test_ablation(self):
-        cells = {"a @ 0.1": {"mean": 88.25, "spread": 0.31}}
-        rows = [{"label": "axial", "seeds": 3, **cells, "ms_per_pair": 3.14159}, {"label": "none", "seeds": [0, 1]}]
-        data = {"name": "position", "note": "Axial wins.", "command": "transformatcher ablate position",
-                "columns": ["a @ 0.1"], "rows": rows}  # fmt: skip
+        cells = {f"a @ {alpha}": {"mean": mean, "spread": 0.31} for alpha, mean in (("0.05", 61.5), ("0.1", 88.25))}
+        rows = [{"label": "axial", "seeds": 3, **cells, "ms_per_pair": 3.14159}, {"label": "none", "seeds": 1}]
+        data = {"name": "position", "title": "Position", "question": "Does it help?",
+                "command": "transformatcher ablate position", "columns": list(cells), "kinds": {"a": "img"},
+                "rows": rows}  # fmt: skip
         table = ablation_table(data)
-        assert rows_of(table) == {"axial": ["88.2 ± 0.3", "3", "3.14"], "none": ["–", "0, 1", "–"]}
-        assert table.notes == ["Axial wins."]
+        assert rows_of(table) == {
+            "axial": ["61.5 ± 0.3", "88.2 ± 0.3", "3", "3.14"],
+            "none": ["–", "–", "1", "–"],
+        }
+        assert (table.title, table.notes) == ("Position", ["Does it help?"])
         assert table.commands == ["transformatcher ablate position"]
 
 
@@ -148,9 +152,10 @@ class TestCommands:
         assert (args.matcher, args.backbone, args.backbone_weights) == ("none", "resnet50_v1", "a.safetensors")
         assert args.settings == ["image_size=[352, 352]"]
 
-    def test_a_saved_command_is_taken_as_it_is(self, tmp_path):
-        folder = write_eval(tmp_path / "x", [prediction("a", 1.0)], command="transformatcher eval …")
-        assert read_eval(folder).command == "transformatcher eval …"
+    def test_pairs_of_another_seed(self, tmp_path):
+        folder = write_eval(tmp_path / "x", [prediction("a", 1.0)], benchmark="coco", split=None, seed=3)
+        args = self.parsed(read_eval(folder).command)
+        assert (args.benchmark, args.limit, args.seed) == ("coco", 1, 3)
 
     def test_bench(self):
         args = self.parsed(bench_command(BENCH))

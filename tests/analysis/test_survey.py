@@ -72,10 +72,18 @@ def test_the_shipped_model_listens_to_all_matches_alike(data_root: Path):
     assert np.ptp(found.query) > 1
 
 
-def test_lines_that_are_none_are_named(model, tmp_path: Path):
-    (tmp_path / LINES).write_text('{"name": "a"}\n')
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"name": "a"}\n', "line 1: not the nonlocality of a pair"),
+        (b"[" * 100_000 + b"\n", "line 1: not the nonlocality of a pair"),
+        (b"\xff\xfe\n", "not text in UTF-8"),
+    ],
+)
+def test_lines_that_are_none_are_named(model, tmp_path: Path, data: bytes, message: str):
+    (tmp_path / LINES).write_bytes(data)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(InputError, match=r"line 1: not the nonlocality of a pair"):
+    with pytest.raises(InputError, match=rf"nonlocality\.jsonl.*{message}"):
         measure_to_disk(model, [], tmp_path, {}, image_size=(64, 64), device=CPU)
 
 

@@ -358,10 +358,12 @@ def coco(tmp_path: Path) -> CocoPairs:
 class TestExchanged:
     def test_all_that_belongs_to_a_side_goes_with_it(self):
         pair = replace(synthetic_pair(3)[0], src_flip=True, src_bbox_px=np.array([1.0, 2, 3, 4]), trg_bbox_px=None)
+        pair = replace(pair, absent_px=np.ones((2, 2)))
         once = exchanged(pair)
         for name in ("image", "kps_px", "bbox_px", "flip"):
             assert getattr(once, f"src_{name}") is getattr(pair, f"trg_{name}")
             assert getattr(once, f"trg_{name}") is getattr(pair, f"src_{name}")
+        assert once.absent_px.shape == (0, 2)  # what only the new target shows
 
     def test_half_of_the_samples(self):
         pairs = [synthetic_pair(seed, size=(48, 64))[0] for seed in range(40)]

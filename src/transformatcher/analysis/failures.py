@@ -11,9 +11,9 @@ from transformatcher.analysis.page import heading, page, paragraph, photo_plot, 
 from transformatcher.analysis.runs import EvalRun
 from transformatcher.analysis.tables import commands_html
 from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
+from transformatcher.data.pairs import read_pair
 from transformatcher.errors import InputError
 from transformatcher.evaluate import LEVELS, Prediction, pair_scores
-from transformatcher.images import read_image
 from transformatcher.metrics import Kind, point_errors, reference_length
 from transformatcher.schema import ImagePair
 from transformatcher.visualize import draw_errors
@@ -55,7 +55,8 @@ def _pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
     if benchmark is None:
         raise InputError(f"{run.folder / 'run.json'}: does not say which benchmark these predictions are of")
     count = run.run.get("n_pairs", len(run.predictions))
-    return {pair.name: pair for pair in load_benchmark(benchmark, root, run.run.get("split") or "test", n_pairs=count)}
+    split, seed = run.run.get("split") or "test", run.run.get("seed", 0)
+    return {pair.name: pair for pair in load_benchmark(benchmark, root, split, n_pairs=count, seed=seed)}
 
 
 def _length(prediction: Prediction, kind: Kind) -> float:
@@ -96,11 +97,8 @@ def gallery(
 
 
 def _article(failure: Failure, anchor: str, title: str, neighbours: Mapping[str, str]) -> str:
-    prediction, pair = failure.prediction, failure.pair
-    src, trg = (
-        read_image(image, orient=pair.orient)[:, :: -1 if flip else 1]
-        for image, flip in ((pair.src_image, pair.src_flip), (pair.trg_image, pair.trg_flip))
-    )
+    prediction = failure.prediction
+    src, trg = read_pair(failure.pair)
     predicted, true = np.array(prediction.pred_kps), np.array(prediction.trg_kps)
     figure = draw_errors(src, trg, np.array(prediction.src_kps), predicted, true, radius_px=failure.radius_px)
     right = int((point_errors(predicted, true) <= failure.radius_px).sum())

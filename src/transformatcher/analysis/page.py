@@ -15,7 +15,6 @@ from PIL import Image
 
 from transformatcher.analysis.tables import commands_html
 from transformatcher.errors import InputError
-from transformatcher.files import make_folder
 from transformatcher.visualize import save_figure
 
 COMMAND_KEY = "Description"  # of a PNG's text
@@ -79,14 +78,7 @@ def picture(path: Path, caption: str = "", widest: int = 1000) -> str:
 
 def save_with_command(figure: Figure, path: Path, command: str) -> None:
     """Write a figure; a .png keeps the command that made it."""
-    if path.suffix.lower() != ".png":
-        save_figure(figure, path)
-        return
-    make_folder(path.parent)
-    try:
-        figure.savefig(path, metadata={COMMAND_KEY: command})
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    save_figure(figure, path, {COMMAND_KEY: command} if path.suffix.lower() == ".png" else None)
 
 
 def _png(figure: Figure, dpi: int) -> bytes:

@@ -11,6 +11,7 @@ from transformatcher.analysis.tables import NOTHING, Section, Table, number
 from transformatcher.evaluate import LEVELS
 
 PROTOCOL = "PCK in percent, mean over pairs, in the published frame of 240 × 240 pixels."
+ALPHA = "0.1"  # of the tables by category and by difficulty
 
 
 def result_tables(runs: Sequence[EvalRun], benches: Sequence[Mapping[str, Any]] = ()) -> list[Table]:
@@ -70,7 +71,7 @@ def benchmark_table(runs: Sequence[EvalRun]) -> Table:
     )
 
 
-def class_table(runs: Sequence[EvalRun], alpha: str = "0.1") -> Table:
+def class_table(runs: Sequence[EvalRun]) -> Table:
     """Table A1: PCK of each category of one benchmark."""
     first = runs[0]
     paper = class_wise() if first.benchmark == "spair" else {}
@@ -82,8 +83,8 @@ def class_table(runs: Sequence[EvalRun], alpha: str = "0.1") -> Table:
         sections.append(Section(printed, "the paper, Table A1 (ResNet-101, trained on SPair-71k, test split)"))
     ours = []
     for run in runs:
-        cells = {name: table[run.kind][alpha]["per_pair"] for name, table in run.scores["per_category"].items()}
-        cells["all"] = run.scores["pck"][run.kind][alpha]["per_pair"]
+        cells = {name: table[run.kind][ALPHA]["per_pair"] for name, table in run.scores["per_category"].items()}
+        cells["all"] = run.scores["pck"][run.kind][ALPHA]["per_pair"]
         ours.append([_of(run), *(number(cells.get(name)) for name in [*categories, "all"])])
     sections.append(Section(ours, "measured here" if paper else ""))
     data = FOLDERS.get(first.benchmark, first.benchmark)
@@ -93,12 +94,12 @@ def class_table(runs: Sequence[EvalRun], alpha: str = "0.1") -> Table:
         f"{data} by category{beside}",
         ["model", *(SHORT_NAMES.get(name, name) for name in categories), "all"],
         sections,
-        [f"{PROTOCOL} Threshold {first.kind}, α = {alpha}."],
+        [f"{PROTOCOL} Threshold {first.kind}, α = {ALPHA}."],
         [run.command for run in runs],
     )
 
 
-def difficulty_table(runs: Sequence[EvalRun], alpha: str = "0.1") -> Table:
+def difficulty_table(runs: Sequence[EvalRun]) -> Table:
     """PCK of easy, medium and hard pairs, by what makes them hard."""
     first = runs[0]
     groups = [
@@ -115,7 +116,7 @@ def difficulty_table(runs: Sequence[EvalRun], alpha: str = "0.1") -> Table:
     for run in runs:
         levels = run.scores["difficulty"]
         cells = (levels.get(factor, {}).get(level) for factor, level in groups)
-        values = [None if cell is None else cell[run.kind][alpha]["per_pair"] for cell in cells]
+        values = [None if cell is None else cell[run.kind][ALPHA]["per_pair"] for cell in cells]
         rows.append([_of(run), *(number(value) for value in values)])
     return Table(
         f"difficulty-{first.benchmark or 'unknown'}",
@@ -123,7 +124,7 @@ def difficulty_table(runs: Sequence[EvalRun], alpha: str = "0.1") -> Table:
         ["model", *(f"{factor} {level}" for factor, level in groups)],
         [Section([[f"pairs ({first.data})", *counts]]), Section(rows, "PCK")],
         [
-            f"{PROTOCOL} Threshold {first.kind}, α = {alpha}.",
+            f"{PROTOCOL} Threshold {first.kind}, α = {ALPHA}.",
             "The paper prints no PCK by difficulty; its Figure 7 shows the shares of these levels by nonlocality.",
         ],
         [run.command for run in runs],
@@ -180,14 +181,14 @@ def ablation_table(data: Mapping[str, Any]) -> Table:
     rows = []
     for row in data["rows"]:
         cells = [_spread(row.get(column)) for column in columns]
-        rows.append([str(row["label"]), *cells, _seeds(row.get("seeds", NOTHING)), *(_cost(row.get(k)) for k in shown)])
+        rows.append([str(row["label"]), *cells, str(row.get("seeds", NOTHING)), *(_cost(row.get(k)) for k in shown)])
     name = str(data["name"])
     return Table(
         f"ablation-{name}",
         str(data.get("title", name)),
         [name, *columns, "seeds", *shown.values()],
         [Section(rows)],
-        [str(data[key]) for key in ("question", "note") if data.get(key)],
+        [str(data["question"])] if data.get("question") else [],
         [str(data["command"])] if data.get("command") else [],
     )
 
@@ -198,12 +199,7 @@ def _spread(cell: Any) -> str:
     return number(cell["mean"]) + (f" ± {cell['spread']:.1f}" if cell.get("spread") else "")
 
 
-def _seeds(seeds: Any) -> str:
-    return ", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds)
-
-
-def _cost(value: Any) -> str:
-    value = value.get("mean") if isinstance(value, Mapping) else value
+def _cost(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3g}"
 
 

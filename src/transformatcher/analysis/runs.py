@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformatcher.checkpoint import CONFIG
+from transformatcher.checkpoint import CONFIG, SHIPPED_WORDS
 from transformatcher.config import model_config, to_plain
 from transformatcher.errors import InputError
 from transformatcher.evaluate import PREDICTIONS, PUBLISHED_KIND, Prediction, read_predictions, read_run, score
@@ -15,7 +15,6 @@ from transformatcher.files import read_json
 from transformatcher.metrics import Kind
 
 FOLDERS = {"spair": "SPair-71k", "pfpascal": "PF-PASCAL", "pfwillow": "PF-WILLOW", "coco": "COCO"}
-SHIPPED_WORDS = "the model that ships with transformatcher"
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class EvalRun:
     @property
     def command(self) -> str:
         """What writes this folder again."""
-        return str(self.run.get("command") or eval_command(self.run, self.folder.name))
+        return eval_command(self.run, self.folder.name)
 
     @cached_property
     def scores(self) -> dict[str, Any]:
@@ -79,6 +78,8 @@ def eval_command(run: Mapping[str, Any], name: str) -> str:
     parts += _model_arguments(str(run.get("weights", "")), run.get("model", {}))
     if "n_pairs" in run:
         parts += ["--limit", str(run["n_pairs"])]  # where that is all of them, it changes nothing
+    if run.get("seed"):
+        parts += ["--seed", str(run["seed"])]
     return shlex.join([*parts, "--out", f"out/{name}"])
 
 

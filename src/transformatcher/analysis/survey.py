@@ -103,14 +103,17 @@ def nonlocality_of(layer: Layer) -> dict[str, list[float]]:
 
 def _read_lines(path: Path) -> Iterator[PairNonlocality]:
     """Every whole line; one that was cut off by an interruption is removed from the file."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise InputError(f"{path}: not text in UTF-8 ({error}); delete it") from error
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
         path.write_text(whole, encoding="utf-8")
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             yield PairNonlocality(**json.loads(line))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not the nonlocality of a pair ({error}); delete it") from error
 
 
@@ -149,7 +152,6 @@ def _layer(values: Float[np.ndarray, "pairs heads"]) -> dict[str, Any]:
         "mean": float(values.mean()),
         "heads": values.mean(axis=0).tolist(),
         "quantiles": np.quantile(values, QUANTILES).tolist(),
-        "pair_quantiles": np.quantile(values.mean(axis=1), QUANTILES).tolist(),
     }
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from transformatcher.commands.shared import STDERR, STDOUT, load_matcher, set_threads
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.errors import InputError
-from transformatcher.export import Measured, NotTheSame, compare, format_of, in_words, spread
+from transformatcher.export import Measured, NotTheSame, compare, in_words, spread
 from transformatcher.export import export as export_matcher
 
 ALPHAS = (0.05, 0.1, 0.15)
@@ -21,8 +21,6 @@ ALPHAS = (0.05, 0.1, 0.15)
 def export(args: argparse.Namespace) -> int:
     """Write the file, say how far it is from the model, compare both on a benchmark if that is asked for."""
     path = Path(args.out)
-    if args.format and args.format != format_of(path):
-        raise InputError(f"--format {args.format} and the name {path.name} say different things")
     if path.is_dir():
         raise InputError(f"{path}: a folder; name the file itself")
     if bool(args.benchmark) != bool(args.root):
@@ -33,7 +31,7 @@ def export(args: argparse.Namespace) -> int:
     h, w = matcher.config.image_size
     STDERR.print(f"exporting {description}, images of {h} × {w}; a minute or two", highlight=False)
     try:
-        parity, allowed = export_matcher(matcher, path, args.format, args.precision)
+        parity, allowed = export_matcher(matcher, path, args.precision)
     except NotTheSame as found:
         STDERR.print(str(found), highlight=False)
         return 1

@@ -80,6 +80,8 @@ def evaluate(args: argparse.Namespace) -> int:
         "weights": description,
         "weights_hash": hash_tensors(model.state_dict()),
     }
+    if args.benchmark == "coco" and args.seed:
+        run["seed"] = args.seed
     if args.thres == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
         raise InputError(f"--thres bbox: not every pair of {args.benchmark} has an object box; choose another")
     with progress_bar("predicting") as track:

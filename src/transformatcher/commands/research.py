@@ -16,11 +16,11 @@ from transformatcher.analysis.pictures import draw_attention, listen
 from transformatcher.analysis.report import gather
 from transformatcher.analysis.report import report as make_report
 from transformatcher.analysis.results import nonlocality_tables, result_tables
-from transformatcher.analysis.runs import FOLDERS, SHIPPED_WORDS, read_bench, read_eval
+from transformatcher.analysis.runs import FOLDERS, read_bench, read_eval
 from transformatcher.analysis.survey import FORMS, measure_to_disk, summarise, write_summary
 from transformatcher.analysis.tables import Table, write_table
 from transformatcher.analysis.watch import additive_layers
-from transformatcher.checkpoint import SHIPPED, load_checkpoint
+from transformatcher.checkpoint import SHIPPED, SHIPPED_WORDS, load_checkpoint
 from transformatcher.commands.shared import STDOUT, check_picture, named_folder, progress_bar
 from transformatcher.config import ModelConfig, to_plain
 from transformatcher.data.benchmarks import load_benchmark

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from transformatcher.checkpoint import SHIPPED, find_checkpoint, load_checkpoint
+from transformatcher.checkpoint import SHIPPED, SHIPPED_WORDS, find_checkpoint, load_checkpoint
 from transformatcher.confidence import (
     load_calibration,
 )
@@ -23,7 +23,7 @@ from transformatcher.config import (
     read_model_table,
 )
 from transformatcher.errors import InputError
-from transformatcher.files import read_json
+from transformatcher.files import is_file, read_json
 from transformatcher.models.backbone import backbone_of, load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
@@ -53,7 +53,7 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
             raise InputError("--config and --backbone… go with --matcher none; a trained model's are fixed")
         model, config = load_checkpoint(_checkpoint(args), parse_overrides(args.settings))
         changed = f" with {', '.join(args.settings)}" if args.settings else ""
-        return model, config, (args.weights or "the model that ships with transformatcher") + changed
+        return model, config, (args.weights or SHIPPED_WORDS) + changed
     if not args.backbone_weights:
         raise InputError(
             "--matcher none needs --backbone-weights: a .safetensors file, a torchvision name such as IMAGENET1K_V1 "
@@ -96,7 +96,7 @@ def check_picture(out: str | None) -> None:
 def read_points(text: str) -> list[list[float]]:
     """``"x,y;x,y"`` or the name of a JSON file with [[x, y], …] or {name: [x, y], …}."""
     try:
-        if text.lower().endswith(".json") or _is_file(text):
+        if text.lower().endswith(".json") or is_file(Path(text)):
             data = read_json(Path(text))
             points = [[x + 0.0, y + 0.0] for x, y in (data.values() if isinstance(data, dict) else data)]
         else:
@@ -108,13 +108,6 @@ def read_points(text: str) -> list[list[float]]:
     if not points:
         raise InputError(f"--keypoints {text!r}: no point there")
     return points
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return bool(text) and Path(text).is_file()
-    except OSError:  # a long list of points is no file's name
-        return False
 
 
 def set_threads(threads: int | None) -> None:

@@ -30,6 +30,7 @@ class AnnotatedObject:
     visible: Bool[np.ndarray, " n"]
     bbox_px: Float[np.ndarray, "4"] | None
     kp_names: tuple[str, ...]
+    orient: bool = True  # see :class:`ImagePair`
 
 
 def load_coco_objects(
@@ -180,7 +181,7 @@ class SelfPairs:
     always the same for the same seed.
 
     Args:
-        objects: from :func:`load_coco_objects`; those without a box on their image are left out.
+        objects: from :func:`load_coco_objects` or :func:`objects_of`; those without a box on their image are left out.
         seed: of the sequence.
         n_points: drawn uniformly in the object's box.
     """
@@ -292,7 +293,7 @@ def pair_of(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = Fals
         trg_bbox_px=trg.bbox_px,
         kp_names=src.kp_names,
         trg_flip=trg_flip,
-        orient=True,
+        orient=src.orient,
         absent_px=src.kps_px[src.visible & ~trg.visible],
     )
 
@@ -316,6 +317,7 @@ def objects_of(pairs: Iterable[ImagePair]) -> list[AnnotatedObject]:
                     visible=pair.visible,
                     bbox_px=box,
                     kp_names=pair.kp_names,
+                    orient=pair.orient,
                 )
     return list(found.values())
 

@@ -49,7 +49,8 @@ class Source:
     def images(self) -> list[tuple[ImageSource, bool]]:
         """Every image, with whether its EXIF tag counts."""
         if isinstance(self.pairs, CocoPairs | SelfPairs):
-            return [(path, True) for path in self.pairs.images]
+            orient = {item.image: item.orient for item in self.pairs.objects}
+            return [(path, orient[path]) for path in self.pairs.images]
         return [(image, pair.orient) for pair in self.pairs for image in (pair.src_image, pair.trg_image)]
 
     def most_keypoints(self) -> int:
@@ -172,6 +173,7 @@ def exchanged(pair: ImagePair) -> ImagePair:
         trg_bbox_px=pair.src_bbox_px,
         src_flip=pair.trg_flip,
         trg_flip=pair.src_flip,
+        absent_px=np.zeros((0, 2)),  # of what the new source shows alone, the record says nothing
     )
 
 

@@ -217,7 +217,7 @@ def _named_weights(name: str, weights: str, download: bool) -> tuple[Path, dict[
     if not path.is_file() and not download:
         raise InputError(
             f"backbone weights {weights}: {path.name} is not in torch's cache ({path.parent}); "
-            "give --download to fetch it with torchvision, or name a .safetensors file"
+            "eval and match fetch it with --download; or name a .safetensors file"
         )
     try:  # weights_only: tensors alone are read, no pickled code is run
         state = enum[weights].get_state_dict(progress=True, check_hash=True, weights_only=True, map_location="cpu")

@@ -19,6 +19,7 @@ from torch.func import functional_call
 from transformatcher.errors import InputError
 from transformatcher.hub import hub_folder
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
+from transformatcher.models.correlation import finest_grid
 from transformatcher.schema import Size
 from transformatcher.tensors import load_strictly, read_safetensors, refuse_pickles
 
@@ -128,8 +129,7 @@ class TimmFeatures(nn.Module):
             raise _not_of_size(self.name, size, self.net.pretrained_cfg, error) from error
         gradients = torch.autograd.grad([f.sum() for f in features], list(ghosts.values()), allow_unused=True)
         unused = [key for key, gradient in zip(ghosts, gradients, strict=True) if gradient is None]
-        h, w = max((f.shape[2:] for f in features), key=lambda hw: hw[0] * hw[1])
-        return (h, w), unused
+        return finest_grid(features), unused
 
 
 def import_timm(name: str) -> ModuleType:
