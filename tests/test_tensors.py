@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from transformatcher import tensors
 from transformatcher.errors import InputError
-from transformatcher.tensors import read_safetensors, write_tensors
+from transformatcher.tensors import halved, load_strictly, read_safetensors, write_tensors
 
 
 def test_round_trip(tmp_path: Path):
@@ -39,3 +40,26 @@ def test_a_folder_is_not_replaced(tmp_path: Path):
     with pytest.raises(InputError, match="cannot be written"):
         write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(3)})
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_halved_keeps_what_float16_cannot_hold():
+    norm = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2)).eval()
+    norm[1].running_var.copy_(torch.tensor([83614.73, 0.5]))  # the first is what an ImageNet ResNet-50 really has
+    half = halved(norm.state_dict())
+    assert half["0.weight"].dtype == half["1.weight"].dtype == torch.float16
+    assert torch.equal(half["1.running_var"], norm[1].running_var)
+    assert half["1.num_batches_tracked"].dtype == torch.int64
+    again = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2)).eval()
+    load_strictly(again, half, "half")
+    images = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(again(images), norm(images), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_values_that_are_no_numbers_are_refused(value: float):
+    norm = nn.BatchNorm2d(2)
+    before = norm.running_var.clone()
+    wrong = {**norm.state_dict(), "running_var": torch.tensor([value, 1.0])}
+    with pytest.raises(InputError, match=r"w\.safetensors: running_var has 1 of 2 values .* ends at 65,504"):
+        load_strictly(norm, wrong, "w.safetensors")
+    assert torch.equal(norm.running_var, before)

@@ -16,7 +16,7 @@ from transformatcher.files import write_text
 from transformatcher.hub import hub_folder, looks_like_hub_id
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
-from transformatcher.tensors import load_strictly, read_safetensors, write_tensors
+from transformatcher.tensors import halved, load_strictly, read_safetensors, write_tensors
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 SHIPPED = Path(__file__).parent / "weights"  # the model that comes with the package; MODEL_CARD.md there describes it
@@ -51,9 +51,13 @@ def find_checkpoint(name: str | Path, *, download: bool = False, revision: str |
         raise InputError(f"{name}: no such checkpoint here; on the Hugging Face hub, {error}") from error
 
 
-def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig) -> None:
-    """Write both files under other names first, so that an interrupted save leaves the old ones."""
-    write_tensors(folder / WEIGHTS, model.state_dict())
+def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig, *, half: bool = False) -> None:
+    """Write both files under other names first, so that an interrupted save leaves the old ones.
+
+    ``half``: weights as float16, in half the space.
+    """
+    tensors = model.state_dict()
+    write_tensors(folder / WEIGHTS, halved(tensors) if half else tensors)
     write_text(folder / CONFIG, json.dumps(to_plain(config), indent=2) + "\n")
 
 

@@ -254,13 +254,17 @@ class Matcher:
         model, config = load_checkpoint(folder)
         return cls(model, config, device, load_calibration(folder if folder.is_dir() else folder.parent))
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
         """Write what :meth:`from_pretrained` reads: model.safetensors, config.json and, if any, calibration.json.
 
         Such a folder is what the Hugging Face hub takes as a model's files.
+
+        Args:
+            folder: made if it is not there.
+            half: weights as float16, in half the space.
         """
         folder = Path(folder)
-        save_checkpoint(folder, self.model, self.config)
+        save_checkpoint(folder, self.model, self.config, half=half)
         if self.calibration is not None:
             save_calibration(folder, self.calibration)
         else:  # that of other weights would promise what these do not keep

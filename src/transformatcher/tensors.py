@@ -65,8 +65,23 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str)
     found = [f"{len(keys)} {what}: {_first(keys)}" for what, keys in differences if keys]
     if found:
         raise InputError(f"{source}: these weights belong to another architecture ({'; '.join(found)})")
+    for key, value in given.items():
+        if not value.isfinite().all():
+            bad = int((~value.isfinite()).sum())
+            raise InputError(
+                f"{source}: {key} has {bad} of {value.numel()} values that are infinite or not numbers; "
+                f"the file is damaged, or was cut to float16, which ends at {torch.finfo(torch.float16).max:,.0f}"
+            )
     with torch.no_grad():
         module.load_state_dict(given, strict=True)
+
+
+def halved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights → float16. Statistics of batch norms stay: they are few, and a variance may be too large for float16."""
+    return {
+        key: value.half() if value.is_floating_point() and ".running_" not in f".{key}" else value
+        for key, value in tensors.items()
+    }
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
