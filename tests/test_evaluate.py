@@ -28,6 +28,7 @@ from transformatcher.evaluate import (
     scores_name,
     tolerance_px,
 )
+from transformatcher.files import alone_in
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.metrics import KINDS
 from transformatcher.models.matcher import TransforMatcher
@@ -114,6 +115,22 @@ class TestPredictions:
         predict(model, pairs, tmp_path / "cut")
         assert model.seen == 1
         assert path.read_text() == whole
+
+    def test_two_processes_in_one_folder(self, spair_root: Path, tmp_path: Path):
+        pairs = load_spair(spair_root, "val")
+        with alone_in(tmp_path), pytest.raises(InputError, match="another process is writing there"):
+            predict(Identity(), pairs, tmp_path)
+        path = predict(Identity(), pairs, tmp_path)
+        path.write_text(2 * path.read_text())  # what two of them left before they knew of each other
+        with pytest.raises(InputError, match=r"line 3: .* a second time; .*--overwrite"):
+            read_predictions(tmp_path)
+
+    def test_reading_leaves_what_is_being_written(self, spair_root: Path, tmp_path: Path):
+        path = predict(Identity(), load_spair(spair_root, "val"), tmp_path)
+        text = path.read_text()[:-40]
+        path.write_text(text)
+        assert len(read_predictions(tmp_path)) == 1
+        assert path.read_text() == text
 
     def test_another_run_is_refused(self, spair_root: Path, tmp_path: Path):
         pairs = load_spair(spair_root, "val")

@@ -24,6 +24,7 @@ from transformatcher.data.store import ImageStore
 from transformatcher.data.training import Augmentation, Draws, TrainingPairs, open_store
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
+from transformatcher.files import alone_in
 from transformatcher.recipe import Objective, training_source
 from transformatcher.train import BEST, LAST, METRICS, RUN, Trainer, train
 
@@ -86,6 +87,10 @@ class TestRunFolder:
         if rows[1]["score"] > rows[0]["score"]:
             assert all(torch.equal(best[key], last[f"average.{key}"]) for key in best)
         assert any(not torch.equal(last[f"average.{key}"], last[f"model.{key}"]) for key in best)
+
+    def test_two_processes_do_not_share_a_folder(self, benchmark: Path, tmp_path: Path):
+        with alone_in(tmp_path), pytest.raises(InputError, match="another process is writing there"):
+            train(tiny_config(benchmark), tmp_path, CPU)
 
     def test_a_folder_with_a_run_is_not_overwritten(self, whole_run: Path, benchmark: Path):
         before = (whole_run / LAST).read_bytes()

@@ -25,13 +25,14 @@ from transformatcher.config import RunConfig, SourceConfig, check_keys, run_conf
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.evaluate import PUBLISHED_KIND
-from transformatcher.files import read_json, write_text
+from transformatcher.files import alone_in, read_json, write_text
 from transformatcher.recipe import Validation, load_validation, measure, set_name
 from transformatcher.train import BEST, FREE_KEYS, LAST, flat, train
 
 RESULT, TABLE, ABLATION = "result.json", "table.md", "ablation.json"
 STUDIES = Path(__file__).parent / "ablations"
 ALPHAS_SHOWN = ("0.05", "0.1")
+COSTS_SHOWN = {"ms_per_pair": "ms/pair", "peak_gib": "GiB", "gflops": "GFLOP"}
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,8 @@ def run_task(task: Task, sets: Sequence[SourceConfig], device_name: str, keep_we
     device, config = torch.device(device_name), task.config
     resume = (task.out / LAST).is_file()
     if not resume and task.out.exists():  # killed before its first checkpoint
-        shutil.rmtree(task.out)
+        with alone_in(task.out):  # or still at work, in another process
+            shutil.rmtree(task.out)
     progress = train(config, task.out, device, resume=resume, pictures=False)
     model, _ = load_checkpoint(task.out / BEST)
     pck = measure(model.to(device), [_load_set(item, config) for item in sets], device)
@@ -303,9 +305,10 @@ def _mean_spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def markdown(table: Mapping[str, Any]) -> str:
-    """The table for a document: PCK @ 0.05 / 0.1 of each set in one cell, ± the spread at 0.1."""
+    """The table for a document: PCK @ 0.05 / 0.1 of each set in a cell, ± the spread at 0.1; costs where known."""
     names = list(table["kinds"])
-    head = ["", *(f"{name} (`{table['kinds'][name]}`)" for name in names), "seeds", "ms/pair", "GiB", "GFLOP"]
+    units = {key: unit for key, unit in COSTS_SHOWN.items() if any(key in row for row in table["rows"])}
+    head = ["", *(f"{name} (`{table['kinds'][name]}`)" for name in names), "seeds", *units.values()]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in table["rows"]:
         cells = []
@@ -313,6 +316,6 @@ def markdown(table: Mapping[str, Any]) -> str:
             fine, coarse = (row.get(f"{name} @ {alpha}") for alpha in ALPHAS_SHOWN)
             spread = f" ± {coarse['spread']:.1f}" if coarse and row["seeds"] > 1 else ""
             cells.append(f"{fine['mean']:.1f} / {coarse['mean']:.1f}{spread}" if fine and coarse else "–")
-        costs = [f"{row[key]:.3g}" if key in row else "–" for key in ("ms_per_pair", "peak_gib", "gflops")]
+        costs = [f"{row[key]:.3g}" if key in row else "–" for key in units]
         lines.append(f"| {row['label']} | {' | '.join([*cells, str(row['seeds']), *costs])} |")
     return "\n".join(lines) + "\n"

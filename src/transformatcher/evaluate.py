@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from transformatcher.coords import norm_to_px, rescale_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
 from transformatcher.errors import InputError
-from transformatcher.files import make_folder, read_json, write_text
+from transformatcher.files import alone_in, appended, read_json, whole_lines, write_text
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.metrics import (
     ALPHAS,
@@ -91,15 +91,15 @@ def predict_to_disk(
         overwrite: throw away what is there, whatever run it came from.
         track: called with the numbers of pairs done and in all.
     """
-    path = _prepare_folder(out, run, overwrite)
-    done = {prediction.name for prediction in _read_lines(path)} if path.exists() else set()
-    todo = [pair for pair in pairs if pair.name not in done]
-    track(len(pairs) - len(todo), len(pairs))
-    with path.open("a", encoding="utf-8") as file:
-        for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, threads), 1):
-            file.write(json.dumps(asdict(prediction)) + "\n")
-            file.flush()
-            track(len(pairs) - len(todo) + count, len(pairs))
+    with alone_in(out):
+        path = _prepare_folder(out, run, overwrite)
+        done = {prediction.name for prediction in _read_lines(path)} if path.exists() else set()
+        todo = [pair for pair in pairs if pair.name not in done]
+        track(len(pairs) - len(todo), len(pairs))
+        with appended(path) as write:
+            for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, threads), 1):
+                write(json.dumps(asdict(prediction)))
+                track(len(pairs) - len(todo) + count, len(pairs))
     return path
 
 
@@ -184,7 +184,6 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
 def _prepare_folder(out: Path, run: Mapping[str, Any], overwrite: bool) -> Path:
     path = out / PREDICTIONS
     text = json.dumps(run, indent=2, sort_keys=True) + "\n"
-    make_folder(out)
     if overwrite:
         path.unlink(missing_ok=True)
     elif path.exists():
@@ -209,21 +208,18 @@ def read_run(out: Path) -> dict[str, Any]:
 
 
 def _read_lines(path: Path) -> Iterator[Prediction]:
-    """Every whole line; one that was cut off by an interruption is removed from the file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except ValueError as error:
-        raise InputError(f"{path}: not text in UTF-8 ({error})") from error
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    for number, line in enumerate(whole.splitlines(), 1):
+    """Every whole line, each of another pair."""
+    names = set()
+    for number, line in enumerate(whole_lines(path), 1):
         try:
             prediction = Prediction(**json.loads(line))
             _check_prediction(prediction)
-            yield prediction
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not a prediction ({error})") from error
+        if prediction.name in names:
+            raise InputError(f"{path}, line {number}: {prediction.name} a second time; predict anew with --overwrite")
+        names.add(prediction.name)
+        yield prediction
 
 
 def _check_prediction(prediction: Prediction) -> None:

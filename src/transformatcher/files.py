@@ -2,12 +2,18 @@
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from transformatcher.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
+
+_held: set[int] = set()  # descriptors of folders that this process holds
 
 
 def write_text(path: Path, text: str) -> None:
@@ -35,6 +41,67 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made a folder to write to ({error.strerror})") from error
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make a folder if need be and hold it: another process that asks for the same meanwhile gets an error.
+
+    What a process holds is free when it ends, however that is. Windows and file systems without locks hold nothing.
+    """
+    make_folder(folder)
+    if sys.platform == "win32":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    _held.add(handle)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{folder}: another process is writing there; wait until it has ended, or choose another --out"
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        _held.discard(handle)
+        os.close(handle)
+
+
+def _let_go() -> None:
+    """Children hold nothing: one that outlives its parent must not stand in the way of the next run."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_let_go)
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that is written line by line; one that is not yet whole, or was cut off, is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise InputError(f"{path}: not text in UTF-8 ({error})") from error
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+@contextmanager
+def appended(path: Path) -> Iterator[Callable[[str], None]]:
+    """A function that puts a line behind the whole ones that are there, on disk as soon as it returns."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+        def write(line: str) -> None:
+            file.write(f"{line}\n".encode())
+            file.flush()
+
+        yield write
 
 
 def read_json(path: Path) -> Any:

@@ -10,7 +10,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -33,7 +33,7 @@ from transformatcher.data.training import Augmentation, Batches, Draws, Training
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.evaluate import predict_batch
-from transformatcher.files import make_folder, read_json, write_text
+from transformatcher.files import alone_in, make_folder, read_json, write_text
 from transformatcher.metrics import ALPHAS
 from transformatcher.models.backbone import ResNetFeatures
 from transformatcher.models.matcher import TransforMatcher
@@ -388,10 +388,11 @@ def train(
     team = team or Team()
     prepare_folder(out, config, device, resume, write=team.leads)
     team.wait()
-    trainer = Trainer(config, out, device, team, report, pictures=pictures)
-    if resume:
-        trainer.load()
-    return trainer.fit()
+    with alone_in(out) if team.leads else nullcontext():
+        trainer = Trainer(config, out, device, team, report, pictures=pictures)
+        if resume:
+            trainer.load()
+        return trainer.fit()
 
 
 def prepare_folder(out: Path, config: RunConfig, device: torch.device, resume: bool, *, write: bool = True) -> None:

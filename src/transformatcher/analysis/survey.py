@@ -23,7 +23,7 @@ from transformatcher.analysis.watch import Layer, observe
 from transformatcher.data.pairs import collate, load_pair
 from transformatcher.errors import InputError
 from transformatcher.evaluate import LEVELS, RUN, read_run
-from transformatcher.files import make_folder, write_text
+from transformatcher.files import alone_in, appended, whole_lines, write_text
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.models.rotary import Grid4
 from transformatcher.schema import ImagePair, Size
@@ -65,19 +65,18 @@ def measure_to_disk(
     """
     path = out / LINES
     text = json.dumps(run, indent=2, sort_keys=True) + "\n"
-    make_folder(out)
-    if path.exists() and read_run(out) != json.loads(text):
-        raise InputError(f"{out}: holds nonlocality of another model or benchmark; choose another --out")
-    write_text(out / RUN, text)
-    done = {line.name: line for line in _read_lines(path)} if path.exists() else {}
-    todo = [pair for pair in pairs if pair.name not in done]
-    track(len(pairs) - len(todo), len(pairs))
-    with path.open("a", encoding="utf-8") as file:
-        for count, pair in enumerate(todo, 1):
-            done[pair.name] = measured = measure(model, pair, image_size, device)
-            file.write(json.dumps(asdict(measured)) + "\n")
-            file.flush()
-            track(len(pairs) - len(todo) + count, len(pairs))
+    with alone_in(out):
+        if path.exists() and read_run(out) != json.loads(text):
+            raise InputError(f"{out}: holds nonlocality of another model or benchmark; choose another --out")
+        write_text(out / RUN, text)
+        done = {line.name: line for line in _read_lines(path)} if path.exists() else {}
+        todo = [pair for pair in pairs if pair.name not in done]
+        track(len(pairs) - len(todo), len(pairs))
+        with appended(path) as write:
+            for count, pair in enumerate(todo, 1):
+                done[pair.name] = measured = measure(model, pair, image_size, device)
+                write(json.dumps(asdict(measured)))
+                track(len(pairs) - len(todo) + count, len(pairs))
     return [done[pair.name] for pair in pairs]
 
 
@@ -102,15 +101,8 @@ def nonlocality_of(layer: Layer) -> dict[str, list[float]]:
 
 
 def _read_lines(path: Path) -> Iterator[PairNonlocality]:
-    """Every whole line; one that was cut off by an interruption is removed from the file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except ValueError as error:
-        raise InputError(f"{path}: not text in UTF-8 ({error}); delete it") from error
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    for number, line in enumerate(whole.splitlines(), 1):
+    """Every whole line."""
+    for number, line in enumerate(whole_lines(path), 1):
         try:
             yield PairNonlocality(**json.loads(line))
         except (ValueError, TypeError, RecursionError) as error:

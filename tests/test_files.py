@@ -1,0 +1,71 @@
+"""Folders held by one process, files written line by line."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformatcher.errors import InputError
+from transformatcher.files import alone_in, appended, whole_lines
+
+needs_locks = pytest.mark.skipif(sys.platform == "win32", reason="folders are not held on Windows")
+HOLD = "import sys, time; from pathlib import Path; from transformatcher.files import alone_in\n"
+
+
+@needs_locks
+class TestAlone:
+    def test_one_at_a_time(self, tmp_path: Path):
+        out = tmp_path / "new" / "folder"
+        with alone_in(out):
+            with pytest.raises(InputError, match=r"folder: another process is writing there; .*--out"), alone_in(out):
+                pass
+            with alone_in(tmp_path):  # one above is another
+                pass
+        with alone_in(out):
+            assert list(out.iterdir()) == []
+
+    def test_what_was_held_ends_with_its_process(self, tmp_path: Path):
+        code = f"{HOLD}with alone_in(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+        with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            with pytest.raises(InputError, match="another process"), alone_in(tmp_path):
+                pass
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            with alone_in(tmp_path):
+                pass
+
+    def test_a_child_that_outlives_its_parent_holds_nothing(self, tmp_path: Path):
+        code = f"""import os; {HOLD}with alone_in(Path(sys.argv[1])):
+            child = os.fork()
+            if child == 0:
+                os.close(1)
+                time.sleep(60)
+            print(child, flush=True)
+            os._exit(0)"""
+        run = subprocess.run([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True, check=True)
+        child = int(run.stdout)
+        try:
+            with alone_in(tmp_path):
+                os.kill(child, 0)  # it is still there
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_lines_one_by_one(tmp_path: Path):
+    path = tmp_path / "x.jsonl"
+    with appended(path) as write:
+        write("é 1")
+        assert whole_lines(path) == ["é 1"]  # on disk at once
+    path.write_text("é 1\n2\n3 was cut o", encoding="utf-8")
+    assert whole_lines(path) == ["é 1", "2"]
+    with appended(path) as write:
+        write("4")
+    assert path.read_text(encoding="utf-8") == "é 1\n2\n4\n"
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(InputError, match=r"x\.jsonl: not text in UTF-8"):
+        whole_lines(path)
