@@ -331,6 +331,19 @@ def tolerance_px(
     return radius * w / frame_w, radius * h / frame_h
 
 
+def worst_first(
+    predictions: Sequence[Prediction], kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+) -> list[int]:
+    """Places of the predictions, the lowest PCK first; of equal PCK, that with larger errors is worse."""
+    scores = pair_scores(predictions, kind, alpha, frame)
+    radii = [np.maximum(tolerance_px(one, kind, alpha, frame), 1e-9) for one in predictions]
+    errors = [
+        np.linalg.norm((np.array(one.pred_kps) - one.trg_kps) / radius, axis=1).mean()
+        for one, radius in zip(predictions, radii, strict=True)
+    ]
+    return [int(place) for place in np.lexsort((-np.array(errors), scores))]
+
+
 def _in_frame(prediction: Prediction, frame: Size | None) -> _Scored:
     size = (prediction.trg_size[0], prediction.trg_size[1])
     new = frame or size

@@ -13,8 +13,8 @@ from transformatcher.analysis.tables import commands_html
 from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
 from transformatcher.data.pairs import read_pair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import LEVELS, Prediction, pair_scores
-from transformatcher.metrics import Kind, point_errors, reference_length
+from transformatcher.evaluate import LEVELS, Prediction, pair_scores, tolerance_px, worst_first
+from transformatcher.metrics import point_errors
 from transformatcher.schema import ImagePair
 from transformatcher.visualize import draw_errors
 
@@ -38,16 +38,17 @@ def worst_pairs(run: EvalRun, root: Path, most: int, alpha: float = 0.1) -> list
     pairs = _pairs_of(run, root)
     scores = pair_scores(run.predictions, run.kind, alpha, frame=None)
     failures = []
-    for prediction, pck in zip(run.predictions, scores, strict=True):
+    for index in worst_first(run.predictions, run.kind, alpha, frame=None)[:most]:
+        prediction = run.predictions[index]
         if prediction.name not in pairs:
             raise InputError(
                 f"{run.folder}: pair {prediction.name} is not in {root}; name the folder that these predictions are of"
             )
-        length = _length(prediction, run.kind)
-        error = point_errors(np.array(prediction.pred_kps), np.array(prediction.trg_kps)).mean() / length
-        pair = pairs[prediction.name]
-        failures.append(Failure(prediction, pair, float(pck), float(100 * error), alpha * length))
-    return sorted(failures, key=lambda failure: (failure.pck, -failure.error))[:most]
+        radius_px, _ = tolerance_px(prediction, run.kind, alpha, frame=None)
+        error_px = point_errors(np.array(prediction.pred_kps), np.array(prediction.trg_kps)).mean()
+        error = 100 * alpha * error_px / radius_px
+        failures.append(Failure(prediction, pairs[prediction.name], float(scores[index]), float(error), radius_px))
+    return failures
 
 
 def _pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
@@ -57,14 +58,6 @@ def _pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
     count = run.run.get("n_pairs", len(run.predictions))
     split, seed = run.run.get("split") or "test", run.run.get("seed", 0)
     return {pair.name: pair for pair in load_benchmark(benchmark, root, split, n_pairs=count, seed=seed)}
-
-
-def _length(prediction: Prediction, kind: Kind) -> float:
-    size = (prediction.trg_size[0], prediction.trg_size[1])
-    bbox = None if prediction.trg_bbox is None else np.array(prediction.trg_bbox)
-    length = reference_length(kind, size=size, kps=np.array(prediction.trg_kps), bbox=bbox)
-    assert length is not None  # pair_scores has asked for the same
-    return length
 
 
 def gallery(

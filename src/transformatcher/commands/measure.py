@@ -51,6 +51,7 @@ from transformatcher.evaluate import (
     remarks,
     scores_name,
     tolerance_px,
+    worst_first,
     write_scores,
 )
 from transformatcher.evaluate import (
@@ -233,12 +234,7 @@ def _draw_pairs(
     """The pairs with the lowest and the highest PCK, as pictures, in place of those of an earlier time."""
     predictions = read_predictions(out)
     scores = pair_scores(predictions, kind, alpha, frame)
-    radii = [tolerance_px(prediction, kind, alpha, frame) for prediction in predictions]
-    errors = [
-        np.linalg.norm((np.array(one.pred_kps) - one.trg_kps) / np.maximum(radius, 1e-9), axis=1).mean()
-        for one, radius in zip(predictions, radii, strict=True)
-    ]
-    order = np.lexsort((-np.array(errors), scores)).tolist()  # of equal PCK, that with larger errors is worse
+    order = worst_first(predictions, kind, alpha, frame)
     worst, best = order[:count], order[count:][: -count - 1 : -1]
     folder = out / "pictures"
     for old in [*folder.glob("worst-*.png"), *folder.glob("best-*.png")]:
@@ -249,7 +245,8 @@ def _draw_pairs(
             src, trg = read_pair(pairs[prediction.name])
             src_kps, guesses, truth = map(np.array, (prediction.src_kps, prediction.pred_kps, prediction.trg_kps))
             title = f"{prediction.name}: PCK {scores[index]:.0f} at {alpha:g} of {kind}"
-            figure = draw_errors(src, trg, src_kps, guesses, truth, title, radius_px=radii[index])
+            radius_px = tolerance_px(prediction, kind, alpha, frame)
+            figure = draw_errors(src, trg, src_kps, guesses, truth, title, radius_px=radius_px)
             save_figure(figure, folder / f"{word}-{rank:02d}-{_file_name(prediction.name)}.png")
     print(f"pictures: {folder}")
 
