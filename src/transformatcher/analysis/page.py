@@ -102,4 +102,4 @@ def _jpeg(image: Image.Image) -> bytes:
 def _element(data: bytes, kind: str, alt: str, caption: str) -> str:
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-    return f'<figure><img src="{uri}" alt="{html.escape(alt)}" loading="lazy">{words}</figure>'
+    return f'<figure><img src="{uri}" alt="{html.escape(alt)}">{words}</figure>'
