@@ -8,6 +8,7 @@ from transformatcher.checkpoint import load_checkpoint, save_checkpoint
 from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.models.build import build_matcher
+from transformatcher.predictor import Matcher
 
 SMALL = {
     "backbone": "resnet50",
@@ -50,6 +51,18 @@ def test_save_load_same_output(saved):
         assert not loaded.training
         assert torch.equal(loaded(*images).trg_norm, model(*images).trg_norm)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+@torch.no_grad()
+def test_in_half_the_space(saved, tmp_path: Path):
+    folder, model, config = saved
+    Matcher(model, config, "cpu").save_pretrained(tmp_path, half=True)
+    whole, half = ((path / "model.safetensors").stat().st_size for path in (folder, tmp_path))
+    assert half < 0.6 * whole
+    loaded, _ = load_checkpoint(tmp_path)
+    assert next(loaded.parameters()).dtype == torch.float32
+    images = torch.randn(2, 1, 3, 32, 40)
+    torch.testing.assert_close(loaded(*images).trg_norm, model(*images).trg_norm, atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,6 @@ class TestFolders:
         for path in (tmp_path / "new" / "folder", str(tmp_path / "new" / "folder" / "model.safetensors")):
             assert_same(Matcher.from_pretrained(path, "cpu"), small, photo)
 
-    def test_in_half_the_space(self, small: Matcher, photo: np.ndarray, tmp_path: Path):
-        small.save_pretrained(tmp_path / "whole")
-        small.save_pretrained(tmp_path / "half", half=True)
-        whole, half = ((tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half"))
-        assert half < 0.6 * whole
-        again = Matcher.from_pretrained(tmp_path / "half", "cpu")
-        assert next(again.model.parameters()).dtype == torch.float32
-        a, b = (matcher.match(photo, photo, [[10.0, 20.0]]).keypoints1 for matcher in (again, small))
-        np.testing.assert_allclose(a, b, atol=1.0)
-
     def test_a_calibration_of_other_weights_does_not_stay(self, small: Matcher, tmp_path: Path):
         small.save_pretrained(tmp_path)
         Matcher(small.model, small.config, "cpu").save_pretrained(str(tmp_path))
