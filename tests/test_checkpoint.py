@@ -60,9 +60,8 @@ def test_in_half_the_space(saved, tmp_path: Path):
     whole, half = ((path / "model.safetensors").stat().st_size for path in (folder, tmp_path))
     assert half < 0.6 * whole
     loaded, _ = load_checkpoint(tmp_path)
-    assert next(loaded.parameters()).dtype == torch.float32
-    images = torch.randn(2, 1, 3, 32, 40)
-    torch.testing.assert_close(loaded(*images).trg_norm, model(*images).trg_norm, atol=0.02, rtol=0)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[key], value, rtol=1e-3, atol=1e-7)  # float32 again
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ class TestRunFolder:
     def test_two_processes_do_not_share_a_folder(self, benchmark: Path, tmp_path: Path):
         with alone_in(tmp_path), pytest.raises(InputError, match="another process is writing there"):
             train(tiny_config(benchmark), tmp_path, CPU)
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_folder_with_a_run_is_not_overwritten(self, whole_run: Path, benchmark: Path):
         before = (whole_run / LAST).read_bytes()

@@ -53,7 +53,10 @@ def alone_in(folder: Path) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be opened ({error.strerror})") from error
     _held.add(handle)
     try:
         try:

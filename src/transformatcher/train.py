@@ -33,7 +33,7 @@ from transformatcher.data.training import Augmentation, Batches, Draws, Training
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.evaluate import predict_batch
-from transformatcher.files import alone_in, make_folder, read_json, write_text
+from transformatcher.files import alone_in, read_json, write_text
 from transformatcher.metrics import ALPHAS
 from transformatcher.models.backbone import ResNetFeatures
 from transformatcher.models.matcher import TransforMatcher
@@ -386,17 +386,19 @@ def train(
 ) -> Progress:
     """Run a config in a new folder, or go on with the run that a folder holds."""
     team = team or Team()
-    prepare_folder(out, config, device, resume, write=team.leads)
+    check_folder(out, config, resume)
     team.wait()
     with alone_in(out) if team.leads else nullcontext():
+        if team.leads and not resume:
+            describe_run(out, config, device)
         trainer = Trainer(config, out, device, team, report, pictures=pictures)
         if resume:
             trainer.load()
         return trainer.fit()
 
 
-def prepare_folder(out: Path, config: RunConfig, device: torch.device, resume: bool, *, write: bool = True) -> None:
-    """Make the run's folder, or make sure that it holds the run that is to go on."""
+def check_folder(out: Path, config: RunConfig, resume: bool) -> None:
+    """Make sure that a folder holds no run, or the run that is to go on."""
     if resume:
         if not (out / LAST).is_file():
             raise InputError(f"{out}: no {LAST} to resume from; leave --resume out to start")
@@ -409,20 +411,21 @@ def prepare_folder(out: Path, config: RunConfig, device: torch.device, resume: b
                 f"{out}: the run there has {key} = {old.get(key)!r}, this config {new.get(key)!r}; "
                 "resume with the same settings, or choose another --out"
             )
-        return
-    if (out / LAST).exists() or (out / METRICS).exists():
+    elif (out / LAST).exists() or (out / METRICS).exists():
         raise InputError(f"{out}: holds a run already; give --resume to go on with it, or choose another --out")
-    make_folder(out)
-    if write:
-        versions = {
-            "transformatcher": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": version("torchvision"),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        }
-        run = {"config": to_plain(config), "versions": versions, "seed": config.train.seed}
-        write_text(out / RUN, json.dumps(run, indent=2) + "\n")
+
+
+def describe_run(out: Path, config: RunConfig, device: torch.device) -> None:
+    """Write down what a run depends on."""
+    versions = {
+        "transformatcher": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": version("torchvision"),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+    }
+    run = {"config": to_plain(config), "versions": versions, "seed": config.train.seed}
+    write_text(out / RUN, json.dumps(run, indent=2) + "\n")
 
 
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def report(args: argparse.Namespace) -> int:
         raise InputError(f"--out {args.out}: the report is a page, its name ends in .html")
     found = gather([Path(item) for item in args.runs])
     given = [_shown(Path(item)) for item in args.runs]
-    command = shlex.join(["transformatcher", "report", *given, "--out", _shown(path)])
+    command = shlex.join(["transformatcher", "report", *given, "--title", args.title, "--out", _shown(path)])
     with progress_bar("writing", "parts") as track:
         text = make_report(found, command, args.title, track)
     write_text(path, text)
