@@ -9,6 +9,7 @@ from transformatcher import ablate
 from transformatcher.ablate import RESULT, gather, known_studies, read_study, run_study
 from transformatcher.cli import main
 from transformatcher.errors import InputError
+from transformatcher.recipe import rehearse
 
 ROWS = """
 [[row]]
@@ -52,6 +53,8 @@ class TestReadStudy:
         assert study.question
         assert {row.config.train.epochs for row in study.rows} == {6}
         assert len({json.dumps(str(row.config)) for row in study.rows}) == len(study.rows)  # no two rows are alike
+        for row in study.rows:
+            rehearse(row.config.model, row.label)
 
     def test_settings_reach_all_rows_and_rows_win(self, study_file):
         study = read_study(str(study_file), {"model.position": "checkerboard", "model.depth": 2}, [7])
@@ -132,10 +135,26 @@ class TestRunStudy:
         with pytest.raises(InputError, match="no row 'axal'; there are axial, no position"):
             run(study_file, tmp_path / "out", rows=["axal"])
 
-    def test_two_at_a_time_from_the_command_line(self, study_file, tmp_path, capsys):
-        out = tmp_path / "out"
-        command = ["ablate", str(study_file), "--jobs", "2", "--seeds", "0", "--out", str(out), "--device", "cpu"]
-        assert main(command) == 0
+    def test_a_row_that_cannot_work_is_refused_before_any_is_trained(self, study_file, tmp_path, monkeypatch):
+        study_file.write_text(study_file.read_text() + '[[row]]\nlabel = "soft"\nset = { "model.sampler" = "soft" }\n')
+        monkeypatch.setattr(ablate, "run_task", pytest.fail)
+        with pytest.raises(InputError, match=r"study, row 'soft': soft sampler: threshold 0.1 leaves points of a"):
+            run(study_file, tmp_path / "out")
+        run(study_file, tmp_path / "out", rows=[])  # which is not one of them
+
+    def test_from_the_command_line(self, study_file, tmp_path, capsys, monkeypatch):
+        out, other = tmp_path / "out", study_file.with_name("other.toml")
+        other.write_text(study_file.read_text())
+        command = ["ablate", str(study_file), "--seeds", "0", "--device", "cpu", "--row", "axial"]
+        assert main([*command, "--out", str(out)]) == 0
         assert "A question?" in capsys.readouterr().out
         assert (out / "plot.png").stat().st_size > 1000
         assert main(["ablate", "postion"]) == 2
+        assert main([*command[:2], str(other), "--out", str(out)]) == 2
+        assert f"--out {out}: is for one study, not 2" in capsys.readouterr().err
+        monkeypatch.chdir(tmp_path)
+        assert main([*command[:2], str(other), *command[2:]]) == 0
+        assert [path.parent.name for path in sorted((tmp_path / "runs").glob("*/plot.png"))] == [
+            "ablate-other",
+            "ablate-study",
+        ]

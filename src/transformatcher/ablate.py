@@ -6,11 +6,9 @@ differs. Those that come with the package are in ``ablations/``.
 """
 
 import json
-import multiprocessing
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +24,7 @@ from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.evaluate import PUBLISHED_KIND
 from transformatcher.files import alone_in, read_json, write_text
-from transformatcher.recipe import Validation, load_validation, measure, set_name
+from transformatcher.recipe import Validation, load_validation, measure, rehearse, set_name
 from transformatcher.train import BEST, FREE_KEYS, LAST, flat, train
 
 RESULT, TABLE, ABLATION = "result.json", "table.md", "ablation.json"
@@ -151,7 +149,6 @@ def run_study(
     out: Path,
     device: torch.device,
     *,
-    jobs: int = 1,
     keep_weights: bool = False,
     rows: Sequence[str] | None = None,
     report: Callable[[int, int, str], None] = lambda _done, _total, _words: None,
@@ -161,8 +158,7 @@ def run_study(
     Args:
         study: what to do.
         out: a folder for each row and seed goes here, and the table.
-        device: one that all jobs share.
-        jobs: processes at a time. A small model does not fill a large GPU.
+        device: for one run at a time: two trainings on one GPU take turns, and lose more by that than they gain.
         keep_weights: keep the best checkpoint of each run.
         rows: labels; None for all.
         report: called after each run.
@@ -174,22 +170,13 @@ def run_study(
     tasks = [Task(row, seed, out / slug(row.label) / f"seed-{seed}") for seed in study.seeds for row in wanted]
     for task in tasks:
         _check_same(task)
+    for row in wanted:
+        rehearse(row.config.model, f"{study.name}, row {row.label!r}")
     todo = [task for task in tasks if not task.done and not _borrow(task, study.measure)]
     report(len(tasks) - len(todo), len(tasks), "")
-    if jobs == 1:
-        for number, task in enumerate(todo, 1):
-            run_task(task, study.measure, str(device), keep_weights)
-            report(len(tasks) - len(todo) + number, len(tasks), _summary(task))
-    elif todo:
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            running = {pool.submit(run_task, task, study.measure, str(device), keep_weights): task for task in todo}
-            try:
-                for number, future in enumerate(as_completed(running), 1):
-                    future.result()
-                    report(len(tasks) - len(todo) + number, len(tasks), _summary(running[future]))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+    for number, task in enumerate(todo, len(tasks) - len(todo) + 1):
+        run_task(task, study.measure, device, keep_weights)
+        report(number, len(tasks), _summary(task))
     for row in wanted:
         path = out / slug(row.label) / "cost.json"
         if not path.is_file():
@@ -224,9 +211,9 @@ def _borrow(task: Task, sets: Sequence[SourceConfig]) -> bool:
     return False
 
 
-def run_task(task: Task, sets: Sequence[SourceConfig], device_name: str, keep_weights: bool) -> None:
+def run_task(task: Task, sets: Sequence[SourceConfig], device: torch.device, keep_weights: bool) -> None:
     """Train one row with one seed, measure its best checkpoint, write RESULT last of all."""
-    device, config = torch.device(device_name), task.config
+    config = task.config
     resume = (task.out / LAST).is_file()
     if not resume and task.out.exists():  # killed before its first checkpoint
         with alone_in(task.out):  # or still at work, in another process

@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         description="The same command goes on where it stopped.",
     )
     ablate.add_argument(
-        "study", metavar="NAME", help="a study that comes with the package, or a .toml file of your own"
+        "studies", nargs="+", metavar="NAME", help="a study that comes with the package, or a .toml file of your own"
     )
     ablate.add_argument(
         "--set",
@@ -190,9 +190,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     ablate.add_argument("--seeds", type=_whole, nargs="+", metavar="N", help="instead of the study's own")
     ablate.add_argument("--row", action="append", metavar="LABEL", help="only this row; may be repeated")
-    ablate.add_argument(
-        "--jobs", type=_count, default=1, metavar="N", help="runs at a time, on one device (%(default)s)"
-    )
     ablate.add_argument("--keep-weights", action="store_true", help="keep every run's best checkpoint")
     ablate.add_argument("--out", metavar="DIR", help="runs, table and plot go here (runs/ablate-NAME)")
     ablate.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")

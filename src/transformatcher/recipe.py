@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from transformatcher.checkpoint import load_checkpoint
-from transformatcher.config import DataConfig, RunConfig, SourceConfig, TrainConfig
+from transformatcher.config import DataConfig, ModelConfig, RunConfig, SourceConfig, TrainConfig
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.coco_keypoints import (
     AnnotatedObject,
@@ -50,6 +50,19 @@ def start_model(config: RunConfig) -> TransforMatcher:
     elif settings.backbone_weights:
         load_backbone_weights(model.backbone, settings.backbone_weights)
     return model
+
+
+def rehearse(config: ModelConfig, source: str) -> None:
+    """A model's whole way with shapes alone: what cannot work is refused before anything is trained."""
+    with torch.device("meta"), torch.inference_mode():
+        model = build_matcher(config)
+        image = torch.empty(1, 3, *config.image_size)
+        flow = model(image, image)
+        for training in (True, False):  # which sample differently
+            try:
+                model.train(training).transfer(flow, torch.empty(1, 1, 2))
+            except InputError as error:
+                raise InputError(f"{source}: {error}") from error
 
 
 class Objective(nn.Module):

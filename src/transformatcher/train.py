@@ -46,6 +46,7 @@ from transformatcher.recipe import (
     make_optimiser,
     measure,
     rate_scale,
+    rehearse,
     start_model,
     training_source,
 )
@@ -106,6 +107,7 @@ class Trainer:
             raise InputError(
                 f"train.select_alphas = {list(settings.select_alphas)}: choose some of {', '.join(map(str, ALPHAS))}"
             )
+        rehearse(config.model, "[model]")
         torch.manual_seed(settings.seed)
         self.model = start_model(config).to(device)
         if device.type == "cuda":

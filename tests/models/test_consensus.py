@@ -24,14 +24,14 @@ def positive64(*shape, grad=False):
 
 
 def naive_weights(conv):
-    return conv.weight.detach().permute(1, 2, 0, 3, 4, 5).numpy(), conv.bias.detach().numpy()
+    return conv.weight.detach().numpy(), conv.bias.detach().numpy()
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5])
 def test_convolution_equals_a_loop(kernel):
     conv = Conv4d(2, 3, kernel).double()
     x = random64(2, 2, *GRID)
-    out = conv(x.permute(2, 0, 1, 3, 4, 5)).permute(1, 2, 0, 3, 4, 5).detach()
+    out = conv(x).detach()
     for row in range(2):
         np.testing.assert_allclose(out[row], naive.conv4d(x[row].numpy(), *naive_weights(conv)), atol=1e-12)
 
@@ -104,7 +104,7 @@ def test_a_raw_start_is_the_mean_correlation_and_learns():
 def test_chosen_by_config():
     refiner = build_refiner(model_config({"matcher": "nc4d", "conv_kernel": 5, "mutual": False}), layers=9)
     assert isinstance(refiner, NeighbourhoodConsensus)
-    assert [conv.weight.shape[:3] for conv in (*refiner.convs, refiner.score)] == [(5, 16, 9), (5, 16, 16), (5, 1, 16)]
+    assert [conv.weight.shape[:3] for conv in (*refiner.convs, refiner.score)] == [(16, 9, 5), (16, 16, 5), (1, 16, 5)]
     assert not refiner.mutual
     assert refiner(torch.rand(1, 9, *GRID, dtype=torch.bfloat16)).dtype == torch.float32
     with pytest.raises(InputError, match="built for 9 correlation layers, got 2"):

@@ -9,10 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from transformatcher.ablate import TABLE, read_study, run_study
+from transformatcher.ablate import TABLE, Study, read_study, run_study
 from transformatcher.commands.shared import STDERR, named_folder, progress_bar
 from transformatcher.config import parse_overrides, read_run_config
 from transformatcher.distributed import team_of
+from transformatcher.errors import InputError
 from transformatcher.predictor import pick_device
 from transformatcher.train import BEST
 from transformatcher.train import train as run_training
@@ -34,8 +35,15 @@ def train(args: argparse.Namespace) -> int:
 
 
 def ablate(args: argparse.Namespace) -> int:
-    """Train and measure every row of a study."""
-    study = read_study(args.study, parse_overrides(args.settings), args.seeds)
+    """Train and measure every row of one study or several, which share what they have decoded."""
+    if args.out is not None and len(args.studies) > 1:
+        raise InputError(f"--out {args.out}: is for one study, not {len(args.studies)}; each has a folder of its own")
+    for study in [read_study(name, parse_overrides(args.settings), args.seeds) for name in args.studies]:
+        _run_study(study, args)
+    return 0
+
+
+def _run_study(study: Study, args: argparse.Namespace) -> None:
     out = named_folder(args.out) if args.out is not None else Path("runs") / f"ablate-{study.name}"
     with progress_bar(study.name, "runs") as track:
 
@@ -45,13 +53,11 @@ def ablate(args: argparse.Namespace) -> int:
                 STDERR.print(words, highlight=False)
 
         table = run_study(
-            study, out, pick_device(args.device), jobs=args.jobs, keep_weights=args.keep_weights, rows=args.row,
-            report=report,
-        )  # fmt: skip
+            study, out, pick_device(args.device), keep_weights=args.keep_weights, rows=args.row, report=report
+        )
     save_figure(plot_ablation(table), out / "plot.png")
     print(f"{study.title}\n{study.question}\n\n{(out / TABLE).read_text(encoding='utf-8')}")
     print(f"table: {out / TABLE}\nplot: {out / 'plot.png'}")
-    return 0
 
 
 @contextmanager

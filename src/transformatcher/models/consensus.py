@@ -28,27 +28,26 @@ def soft_mutual(corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b l hs
 
 
 class Conv4d(nn.Module):
-    """A 4-D convolution that keeps the grid, as the sum of a 3-D one for each tap along the first axis.
+    """A 4-D convolution that keeps the grid, as a 2-D one over the target plane.
 
-    That axis leads, before the batch: so what the taps read are slices of one padded tensor, not copies.
+    The k² neighbours of a source cell become its channels: k² times the memory, but a convolution that GPUs do fast.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3) -> None:
         super().__init__()
+        self.reach = kernel // 2
         bound = (inputs * kernel**4) ** -0.5  # as torch's own convolutions
-        shape = (kernel, outputs, inputs, kernel, kernel, kernel)  # taps of the first axis, out, in, of the others
-        self.weight = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, *[kernel] * 4).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
 
-    def forward(self, x: Float[Tensor, "hs b c ws ht wt"]) -> Float[Tensor, "hs b e ws ht wt"]:
+    def forward(self, x: Float[Tensor, "b c hs ws ht wt"]) -> Float[Tensor, "b e hs ws ht wt"]:
         """Channels → channels; the outside counts as zeros."""
-        hs = len(x)
-        reach = len(self.weight) // 2
-        padded = F.pad(x, (0, 0) * 5 + (reach, reach))
-        out = self.bias[:, None, None, None]
-        for tap, weight in enumerate(self.weight):
-            out = out + F.conv3d(padded[tap : tap + hs].flatten(0, 1), weight, padding=reach)
-        return rearrange(out, "(hs b) e ws ht wt -> hs b e ws ht wt", hs=hs)
+        kernel, reach = self.weight.shape[-1], self.reach
+        padded = F.pad(x, (0, 0, 0, 0, reach, reach, reach, reach))
+        neighbours = padded.unfold(2, kernel, 1).unfold(3, kernel, 1)  # a view
+        stacked = rearrange(neighbours, "b c hs ws ht wt i j -> (b hs ws) (c i j) ht wt")
+        out = F.conv2d(stacked, self.weight.flatten(1, 3), self.bias, padding=reach)
+        return rearrange(out, "(b hs ws) e ht wt -> b e hs ws ht wt", b=len(x), hs=x.shape[2])
 
 
 class NeighbourhoodConsensus(Refiner):
@@ -90,13 +89,10 @@ class NeighbourhoodConsensus(Refiner):
         corr = corr.to(self.score.bias.dtype)
         if self.mutual:
             corr = soft_mutual(corr)
-        forth = self._convolve(rearrange(corr, "b l hs ws ht wt -> hs b l ws ht wt"))
-        back = self._convolve(rearrange(corr, "b l hs ws ht wt -> ht b l wt hs ws"))
-        return rearrange(forth, "hs b 1 ws ht wt -> b hs ws ht wt") + rearrange(
-            back, "ht b 1 wt hs ws -> b hs ws ht wt"
-        )
+        back = self._convolve(rearrange(corr, "b l hs ws ht wt -> b l ht wt hs ws"))
+        return self._convolve(corr) + rearrange(back, "b ht wt hs ws -> b hs ws ht wt")
 
-    def _convolve(self, x: Float[Tensor, "hs b l ws ht wt"]) -> Float[Tensor, "hs b 1 ws ht wt"]:
+    def _convolve(self, x: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
         for conv in self.convs:
             x = conv(x).relu()
-        return self.score(x)
+        return self.score(x)[:, 0]
