@@ -153,12 +153,18 @@ def test_what_is_bad_never_stops_the_rest(weights: Path, photos: Path, tmp_path:
 
 def test_bad_lines_of_json(small: Matcher, photos: Path, tmp_path: Path):
     a, b, *_ = names(photos)
-    lines = ["{", "[1]", json.dumps({"src": 1, "trg": b}), json.dumps({"src": a, "trg": b, "keypoints": {"x": 1}})]
+    lines = [
+        "{",
+        '{"src": "\\ud800.png", "trg": "a.png"}',
+        "[1]",
+        json.dumps({"src": 1, "trg": b}),
+        json.dumps({"src": a, "trg": b, "keypoints": {"x": 1}}),
+    ]
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join([*lines, json.dumps({"src": a, "trg": b, "keypoints": [[1, 1]]})]))
     summary = match_list(small, open_list(path), tmp_path / "out")
-    assert (summary.pairs, summary.failed, summary.complete, summary.all_failed) == (5, 4, True, 4)
-    assert [fault.split(":")[0] for fault in summary.faults] == [f"pair {index}" for index in range(4)]
+    assert (summary.pairs, summary.failed, summary.complete, summary.all_failed) == (6, 5, True, 5)
+    assert [fault.split(":")[0] for fault in summary.faults] == [f"pair {index}" for index in range(5)]
 
 
 def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Path, tmp_path: Path, monkeypatch):

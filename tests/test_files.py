@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from transformatcher.errors import InputError
-from transformatcher.files import alone_in, appended, whole_lines
+from transformatcher.files import alone_in, appended, parse_json, whole_lines, write_text, write_whole
 
 needs_locks = pytest.mark.skipif(sys.platform == "win32", reason="folders are not held on Windows")
 HOLD = "import sys, time; from pathlib import Path; from transformatcher.files import alone_in\n"
@@ -54,6 +54,61 @@ class TestAlone:
                 os.kill(child, 0)  # it is still there
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+class TestWhole:
+    def test_of_two_writers_the_later_counts(self, tmp_path: Path):
+        path = tmp_path / "x"
+
+        def slow(new: Path) -> None:
+            new.write_text("half of A")
+            write_text(path, "B")  # begins and ends meanwhile
+            assert path.read_text() == "B"
+            new.write_text("all of A")
+
+        write_whole(path, slow)
+        assert path.read_text() == "all of A"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_what_fails_leaves_what_was_there(self, tmp_path: Path):
+        path = tmp_path / "x"
+        write_text(path, "before")
+
+        def full(new: Path) -> None:
+            new.write_text("half")
+            raise OSError("No space left on device")
+
+        with pytest.raises(InputError, match=r"x: cannot be written \(No space.*; what was there before is kept"):
+            write_whole(path, full)
+        assert path.read_text() == "before"
+        assert list(tmp_path.iterdir()) == [path]
+
+    @needs_locks
+    def test_what_a_killed_writer_left_goes_with_the_next(self, tmp_path: Path):
+        def killed(new: Path) -> None:
+            new.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        child = os.fork()
+        if child == 0:
+            write_whole(tmp_path / "x", killed)
+        os.waitpid(child, 0)
+        assert len(list(tmp_path.iterdir())) == 1
+        with alone_in(tmp_path):
+            assert list(tmp_path.iterdir()) == []
+
+
+def test_json_without_half_characters():
+    assert parse_json('["\\ud83d\\ude00"]') == ["😀"]
+    for text in ('["\\ud800"]', '{"\\uDC00": 1}'):
+        with pytest.raises(ValueError, match="surrogates"):
+            parse_json(text)
+
+
+def test_lines_that_cannot_be_written(tmp_path: Path):
+    (tmp_path / "x").mkdir()
+    with pytest.raises(InputError, match=r"x: cannot be written \("), appended(tmp_path / "x"):
+        pass
 
 
 def test_lines_one_by_one(tmp_path: Path):

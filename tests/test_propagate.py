@@ -1,6 +1,8 @@
 """Annotated photos → keypoints for others: the vote, the file, and a run that is stopped and goes on."""
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -284,6 +286,14 @@ class TestFaults:
         assert [fault["file_name"] for fault in faults] == ["broken.jpg", "cut.png"]
         assert "not an image that can be decoded" in faults[0]["error"]
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text there")
+    def test_a_name_that_is_no_text(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        name = os.fsdecode(b"caf\xe9.png")
+        photo(4).save(photos / name)
+        out = tmp_path / "out.json"
+        assert propagate(matcher, notes, [photos], out).failed == {}
+        assert name in [entry["file_name"] for entry in json.loads(out.read_text())["images"]]
+
     def test_an_image_put_right_meanwhile(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
         (photos / "broken.jpg").write_bytes(b"garbage")
         with pytest.raises(KeyboardInterrupt):
@@ -305,6 +315,8 @@ class TestFaults:
             (" 2,", " 1,", r"no annotated object with a visible keypoint \(v = 2\)"),
             ('"images"', '"pictures"', "not a COCO-keypoint file"),
             ('"image_id": 10', '"image_id": 99', "no image has the id 99"),
+            ('"name": "other"', '"title": "other"', "the entry of id 5 in 'categories' has no text as 'name'"),
+            ('"a.png"', "null", "the entry of id 10 in 'images' has no text as 'file_name'"),
         ],
     )
     def test_annotations(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, old, new, message):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -81,11 +82,22 @@ class TestRunFolder:
         _, config = load_checkpoint(whole_run / BEST)
         assert config == tiny_config(benchmark).model
 
-    def test_best_is_the_averaged_model_of_the_best_epoch(self, whole_run: Path):
-        rows = [json.loads(line) for line in (whole_run / METRICS).read_text().splitlines()]
-        best, last = load_file(whole_run / BEST / "model.safetensors"), load_file(whole_run / LAST)
-        if rows[1]["score"] > rows[0]["score"]:
-            assert all(torch.equal(best[key], last[f"average.{key}"]) for key in best)
+    @pytest.mark.parametrize("scores", [(50.0, 40.0), (40.0, 50.0)])
+    def test_best_is_the_averaged_model_of_the_best_epoch(self, benchmark: Path, tmp_path: Path, monkeypatch, scores):
+        averages = []
+
+        def validate(self):
+            averages.append({key: value.clone() for key, value in self.average.model.state_dict().items()})
+            pck = {"0.01": 0.0, "0.05": 0.0, "0.1": scores[len(averages) - 1], "0.15": 0.0}
+            return {"PF-PASCAL-val": pck}
+
+        monkeypatch.setattr(Trainer, "validate", validate)
+        progress = train(tiny_config(benchmark), tmp_path, CPU, pictures=False)
+        index = scores.index(50.0)
+        assert (progress.best, progress.best_epoch) == (50.0, index + 1)
+        best, last = load_file(tmp_path / BEST / "model.safetensors"), load_file(tmp_path / LAST)
+        assert all(torch.equal(best[key], averages[index][key]) for key in best)
+        assert any(not torch.equal(averages[0][key], averages[1][key]) for key in best)
         assert any(not torch.equal(last[f"average.{key}"], last[f"model.{key}"]) for key in best)
 
     def test_two_processes_do_not_share_a_folder(self, benchmark: Path, tmp_path: Path):
@@ -155,6 +167,28 @@ class TestInterruption:
         assert (again.progress.step, again.progress.epoch, again.progress.batch) == (6, 1, 2)
         again.fit()
         assert_same_end(whole_run, tmp_path)
+
+    def test_killed_while_validating(self, benchmark: Path, tmp_path: Path, monkeypatch):
+        config = tiny_config(benchmark, save_every=2)  # and an epoch has four batches
+
+        def killed(_self):
+            raise RuntimeError("killed")
+
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+            patch.setattr(Trainer, "validate", killed)
+            train(config, tmp_path, CPU, pictures=False)
+        progress = train(config, tmp_path, CPU, pictures=False, resume=True)
+        assert [(row["epoch"], row["step"]) for row in progress.metrics] == [(1, 4), (2, 8)]
+        assert (tmp_path / BEST).is_dir()
+
+    def test_the_first_nan_is_named(self, benchmark: Path, tmp_path: Path, monkeypatch):
+        trainer = Trainer(tiny_config(benchmark, save_every=1000), tmp_path, CPU)
+        forward = Objective.forward
+        monkeypatch.setattr(
+            Objective, "forward", lambda self, b: forward(self, b) * (math.nan if trainer.progress.step >= 1 else 1)
+        )
+        with pytest.raises(InputError, match="loss became nan at step 2 "):
+            trainer.fit()
 
     def test_nan_stops_and_keeps_the_last_good_state(self, benchmark: Path, tmp_path: Path, monkeypatch):
         trainer = Trainer(tiny_config(benchmark), tmp_path, CPU)

@@ -28,7 +28,7 @@ from transformatcher.config import to_plain
 from transformatcher.coords import grid_norm, norm_to_px
 from transformatcher.data.pairs import point_array, stack_points
 from transformatcher.errors import InputError
-from transformatcher.files import make_folder, read_json, write_whole
+from transformatcher.files import parse_json, read_json, remove_unfinished, write_text, write_whole
 from transformatcher.images import to_tensor
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.models.flow import drift, reverse
@@ -57,7 +57,7 @@ class ListedPair:
     index: int  # from 0, in the whole list
     src: str
     trg: str
-    keypoints: Any = None  # [[x, y], …] in pixels of the source; None: the cells that find back to themselves
+    keypoints: Any = None  # [[x, y], …] in pixels of the source; None or []: the cells that find back to themselves
     fault: str = ""
 
 
@@ -126,7 +126,7 @@ def _csv(lines: Iterator[str], path: Path) -> Iterator[ListedPair]:
 def _jsonl(lines: Iterator[str]) -> Iterator[ListedPair]:
     for index, line in enumerate(line for line in lines if line.strip()):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise TypeError(f"expected an object, found {type(row).__name__}")
         except (ValueError, TypeError, RecursionError) as error:
@@ -409,14 +409,14 @@ def match_list(
     """
     need_pyarrow()
     share = share or Share.of_environment()
-    _settle(out, _run(matcher, pairs, part), share)
+    _settle(out, _run(matcher, pairs, part))
     starts = list(range(0, pairs.count, part))
     paths = {start: part_path(out, start, pairs.count) for start in starts}
     mine = share.of(starts)
     todo = [start for start in mine if not paths[start].exists()]
     total = sum(min(part, pairs.count - start) for start in mine)
     before = total - sum(min(part, pairs.count - start) for start in todo)
-    failed = sum(failures(paths[start]) for start in mine if start not in set(todo))
+    failed = sum(failures(paths[start]) for start in set(mine) - set(todo))
     matched, cache = 0, Cache(cache_bytes)
     with ThreadPoolExecutor(threads) as pool:
         encoder = Encoder(matcher, pairs, cache, pool)
@@ -430,6 +430,8 @@ def match_list(
             matched += len(found)
             failed += sum(bool(one.fault) for one in found)
     complete = all(path.exists() for path in paths.values())
+    if complete:
+        remove_unfinished(out)
     looked_at = list(paths.values()) if complete else [paths[start] for start in mine]
     return Summary(
         total, failed, complete, list(islice(faults(looked_at), 20)), sum(failures(path) for path in looked_at)
@@ -481,7 +483,7 @@ def _run(matcher: Matcher, pairs: PairList, part: int) -> dict[str, Any]:
     }
 
 
-def _settle(out: Path, run: Mapping[str, Any], share: Share) -> None:
+def _settle(out: Path, run: Mapping[str, Any]) -> None:
     """Refuse a folder that belongs to something else; several processes may come here at once."""
     path = out / RUN
     if path.exists():
@@ -494,13 +496,7 @@ def _settle(out: Path, run: Mapping[str, Any], share: Share) -> None:
         return
     if next(out.glob("part-*.parquet"), None):
         raise InputError(f"{out}: holds parts, but no {RUN} that says of what; choose another --out")
-    make_folder(out)
-    own = out / f".{RUN}.{share.rank}"  # all write the same, none in another's way
-    try:
-        own.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-        own.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    write_text(path, json.dumps(run, indent=2) + "\n")  # all write the same
 
 
 def _write(found: Sequence[Found], path: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from transformatcher.errors import InputError
@@ -13,6 +14,7 @@ from transformatcher.errors import InputError
 if sys.platform != "win32":
     import fcntl
 
+UNFINISHED = ".new"  # what a file's name ends in while it is written
 _held: set[int] = set()  # descriptors of folders that this process holds
 
 
@@ -22,17 +24,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` write under another name, then put the file in place: an interruption leaves what was there."""
+    """Let ``write`` write under another name, then put the file in place: an interruption leaves what was there.
+
+    The name is this writer's own, so that of two the later one counts, whole.
+    """
     make_folder(path.parent)
-    new = path.with_name(f".{path.name}.new")
+    new = path.with_name(f".{path.name}.{token_hex(4)}{UNFINISHED}")
     try:
         write(new)
         os.replace(new, path)  # noqa: PTH105 (atomic on every system, which rename is not)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
+        kept = "; what was there before is kept" if path.exists() else ""
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}){kept}") from error
     finally:
         with suppress(OSError):  # that of the writing is what matters
             new.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what writers left that were killed; nobody else may be writing there."""
+    for left in folder.glob(f".*{UNFINISHED}"):
+        left.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -47,7 +59,8 @@ def make_folder(folder: Path) -> None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Make a folder if need be and hold it: another process that asks for the same meanwhile gets an error.
 
-    What a process holds is free when it ends, however that is. Windows and file systems without locks hold nothing.
+    What a process holds is free when it ends, however that is; files that it was writing then are removed by the next.
+    Windows and file systems without locks hold nothing.
     """
     make_folder(folder)
     if sys.platform == "win32":
@@ -61,6 +74,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_unfinished(folder)
         except BlockingIOError as error:
             raise InputError(
                 f"{folder}: another process is writing there; wait until it has ended, or choose another --out"
@@ -95,16 +109,35 @@ def whole_lines(path: Path) -> list[str]:
 
 @contextmanager
 def appended(path: Path) -> Iterator[Callable[[str], None]]:
-    """A function that puts a line behind the whole ones that are there, on disk as soon as it returns."""
-    with path.open("ab+") as file:
+    """A function that puts a line behind the whole ones that are there, out of this process's hands when it returns."""
+
+    def fault(error: OSError) -> InputError:
+        return InputError(f"{path}: cannot be written ({error.strerror or error})")
+
+    try:
+        file = path.open("ab+")
+    except OSError as error:
+        raise fault(error) from error
+    with file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
 
         def write(line: str) -> None:
-            file.write(f"{line}\n".encode())
-            file.flush()
+            try:
+                file.write(f"{line}\n".encode())
+                file.flush()
+            except OSError as error:
+                raise fault(error) from error
 
         yield write
+
+
+def parse_json(text: str) -> Any:
+    """JSON → Python's values; ValueError also for half a character (a lone surrogate), which no file can hold."""
+    data = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
 
 
 def read_json(path: Path) -> Any:

@@ -17,7 +17,7 @@ from transformatcher import __version__
 from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject, box_around, find_coco, load_coco_objects
 from transformatcher.errors import InputError
-from transformatcher.files import read_json, write_text
+from transformatcher.files import appended, read_json, whole_lines, write_text
 from transformatcher.predictor import NO_MATCH, EncodedPhoto, Matcher, check_points, to_pixels
 from transformatcher.schema import Size
 from transformatcher.tensors import hash_tensors
@@ -107,12 +107,13 @@ def propagate(
         carrier = Carrier(matcher, references)
         if not done:
             write_text(partial, json.dumps({"run": run}) + "\n")
-        for pixels_of, faults in _decoded(root, todo, batch, threads):
-            failed |= faults
-            for (name, pixels), guesses in zip(pixels_of.items(), carrier(list(pixels_of.values())), strict=True):
-                done[name] = to_record(name, (pixels.shape[0], pixels.shape[1]), guesses, references, limit)
-                _append(partial, done[name])
-            track(sum(name in done or name in failed for name in names), len(names))
+        with appended(partial) as write:
+            for pixels_of, faults in _decoded(root, todo, batch, threads):
+                failed |= faults
+                for (name, pixels), guesses in zip(pixels_of.items(), carrier(list(pixels_of.values())), strict=True):
+                    done[name] = to_record(name, (pixels.shape[0], pixels.shape[1]), guesses, references, limit)
+                    write(json.dumps(done[name]))
+                track(sum(name in done or name in failed for name in names), len(names))
     known = {
         _same(annotated_root / entry["file_name"]): entry["id"] for entry in data["images"] if "file_name" in entry
     }
@@ -126,7 +127,7 @@ def propagate(
         **{key: run[key] for key in ("images_root", "category", "threshold", "weights")},
         "failed": [{"file_name": name, "error": failed[name]} for name in sorted(failed)],
     }
-    write_text(out, json.dumps({"info": info, **notes}, ensure_ascii=False, indent=1) + "\n")
+    write_text(out, json.dumps({"info": info, **notes}, indent=1) + "\n")
     partial.unlink(missing_ok=True)
     looked_for = sum(len(item[0].kp_names) for item in references.values()) * len(records)
     found = sum(note["num_keypoints"] for note in notes["annotations"])
@@ -278,8 +279,8 @@ def _decoded(
             futures = ahead.pop(0)
             faults = {name: future.exception() for name, future in futures.items()}  # of any kind: decoders vary
             pixels = {name: future.result() for name, future in futures.items() if faults[name] is None}
-            yield pixels, {name: str(fault) or type(fault).__name__ for name, fault in faults.items() if fault}
             ahead += submit(1)
+            yield pixels, {name: str(fault) or type(fault).__name__ for name, fault in faults.items() if fault}
 
 
 # ---------------------------------------------------------------- COCO
@@ -333,7 +334,7 @@ def assemble(
 
     reference_ids = {str(note["id"]): note["id"] for note in data["annotations"] if "id" in note}
     category_ids = {str(entry["name"]): entry["id"] for entry in data["categories"]}
-    next_image = free("images")
+    next_image, next_note = free("images"), free("annotations")
     images: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     for path, record in records.items():
@@ -341,7 +342,7 @@ def assemble(
         next_image += path not in known
         images.append({"id": image_id, **{key: record[key] for key in ("file_name", "width", "height")}})
         for note in record["annotations"]:
-            keys = {"id": free("annotations") + len(notes), "image_id": image_id}
+            keys = {"id": next_note + len(notes), "image_id": image_id}
             content = {key: value for key, value in note.items() if key != "category"} | {
                 "reference": reference_ids[note["reference"]],
                 "keypoint_references": [reference_ids.get(name) for name in note["keypoint_references"]],
@@ -359,7 +360,7 @@ def _resume(partial: Path, out: Path, run: Mapping[str, Any], *, overwrite: bool
         raise InputError(f"{out}: a folder; name the file itself")
     if overwrite:
         return {}
-    lines = _whole_lines(partial) if partial.is_file() else []
+    lines = _read_partial(partial) if partial.is_file() else []
     if len(lines) < 2:  # nothing was done yet
         if out.exists():
             raise InputError(f"{out}: is there already; choose another --out, or give --overwrite")
@@ -379,17 +380,13 @@ def _difference(key: str, before: object, now: object) -> str:
     return f"{key} ({json.dumps(before)} there, {json.dumps(now)} here)" if telling else key
 
 
-def _whole_lines(partial: Path) -> list[dict[str, Any]]:
-    """Every whole line; one that was cut off by an interruption is removed from the file."""
+def _read_partial(partial: Path) -> list[dict[str, Any]]:
+    """What a stopped run was made of, then its records."""
     try:
-        content = partial.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            os.truncate(partial, len(whole))
-        lines = [json.loads(line) for line in whole.decode().splitlines()]
+        lines = [json.loads(line) for line in whole_lines(partial)]
     except OSError as error:
         raise InputError(f"{partial}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{partial}: damaged ({error}); remove it, or give --overwrite") from error
     heads, records = lines[:1], lines[1:]
     if not all(isinstance(line, dict) for line in lines) or not (
@@ -397,14 +394,6 @@ def _whole_lines(partial: Path) -> list[dict[str, Any]]:
     ):
         raise InputError(f"{partial}: not what a stopped run leaves; remove it, or give --overwrite")
     return lines
-
-
-def _append(partial: Path, record: Mapping[str, Any]) -> None:
-    try:
-        with partial.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-    except OSError as error:
-        raise InputError(f"{partial}: cannot be written ({error.strerror})") from error
 
 
 def _check_threshold(threshold: float | None, *, calibrated: bool) -> float | None:

@@ -1,7 +1,6 @@
 """safetensors file ↔ module, strictly: every key and shape must fit, and the first that does not is named."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
-from transformatcher.files import make_folder
+from transformatcher.files import write_whole
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -33,14 +32,14 @@ def refuse_pickles(path: Path) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Tensors → a safetensors file, whole or not at all: an interruption or a full disk leaves the old file."""
-    make_folder(path.parent)
-    new = path.with_name(f".{path.name}.new")
-    try:
-        save_file({key: value.contiguous() for key, value in tensors.items()}, new, dict(metadata or {}))
-        os.replace(new, path)  # noqa: PTH105 (atomic on every system, which rename is not)
-    except (OSError, SafetensorError) as error:
-        new.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error}); what was there before is kept") from error
+
+    def write(new: Path) -> None:
+        try:
+            save_file({key: value.contiguous() for key, value in tensors.items()}, new, dict(metadata or {}))
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+
+    write_whole(path, write)
 
 
 def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:

@@ -1,7 +1,7 @@
 """Config → trained matcher: one loop that can be killed at any moment and goes on where it stopped.
 
-A run folder holds run.json (config, versions), metrics.jsonl (a line for each epoch), last.safetensors (all that is
-needed to go on), best/ (the checkpoint with the highest validation score), curves.png and pictures/.
+A run folder holds run.json (config, versions), metrics.jsonl (a line for each validation), last.safetensors (all that
+is needed to go on), best/ (the checkpoint with the highest validation score), curves.png and pictures/.
 """
 
 import json
@@ -173,10 +173,9 @@ class Trainer:
                 progress.seconds = time.monotonic() - started
                 if progress.step % LOOK_EVERY == 0:
                     self._look(loss, board)
-                if progress.step % settings.save_every == 0:
+                saved = progress.batch == len(self.batches) and self._finish_epoch(started, board)
+                if not saved and progress.step % settings.save_every == 0:
                     self.save()
-                if progress.batch == len(self.batches):
-                    self._finish_epoch(started, board)
                 if self._asked_to_stop():
                     self.save()
                     raise KeyboardInterrupt
@@ -222,11 +221,11 @@ class Trainer:
             return
         values = self.team.sum(torch.stack(self.losses).double()) / self.team.world
         self.losses = []
-        for back, value in enumerate(reversed(values.tolist())):
+        for step, value in enumerate(values.tolist(), self.progress.step - len(values) + 1):
             if not math.isfinite(value):
                 kept = f"; the last good state is {self.out / LAST}" if (self.out / LAST).exists() else ""
                 raise InputError(
-                    f"the loss became {value} at step {self.progress.step - back} (learning rates "
+                    f"the loss became {value} at step {step} (learning rates "
                     f"{self.config.train.lr:g} and {self.config.train.lr_backbone:g}): "
                     f"try lower ones, a warm-up or clipping{kept}"
                 )
@@ -248,13 +247,14 @@ class Trainer:
         if board is not None:
             board.add_scalar("loss/step", loss.item(), progress.step)
 
-    def _finish_epoch(self, started: float, board: Any) -> None:
+    def _finish_epoch(self, started: float, board: Any) -> bool:
+        """Validate, where this epoch is to be, and save; whether that was done."""
         self._collect_losses()
         progress, settings = self.progress, self.config.train
         progress.epoch, progress.batch = progress.epoch + 1, 0
         last = progress.epoch == settings.epochs
         if progress.epoch % settings.validate_every and not last:
-            return
+            return False
         scores = self.validate()
         progress.seconds = time.monotonic() - started
         score = float(np.mean([pck[f"{alpha:g}"] for pck in scores.values() for alpha in settings.select_alphas]))
@@ -290,6 +290,7 @@ class Trainer:
             self._draw("last" if last else "early")
         if self.team.leads and self.pictures and (last or progress.epoch in (1, 2, 5) or progress.epoch % 10 == 0):
             save_figure(plot_curves(progress.metrics, title=self.out.name), self.out / "curves.png")
+        return True
 
     # ------------------------------------------------------------ validation
 

@@ -465,6 +465,7 @@ class TestFiles:
         [
             (b"\xff\xfe", "k.json: not a JSON file"),
             (b"[" * 100_000, "k.json: not a JSON file"),
+            (b'["\\ud800"]', "k.json: not a JSON file"),  # half a character
             (b"[]", "k.json: not a COCO-keypoint file"),
             (b'{"images": [], "annotations": [], "categories": []}', "no keypoints for the source photo"),
             (b'{"images": [1], "annotations": [], "categories": []}', "no usable id"),

@@ -341,6 +341,7 @@ def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
 
 def _by_id(data: dict[str, Any], key: str, source: str, on_problem: OnProblem) -> dict[Any, dict[str, Any]]:
     """The entries of a list by their ids, which must be there and differ."""
+    called = {"images": "file_name", "categories": "name"}[key]
     entries: dict[Any, dict[str, Any]] = {}
     for entry in data[key]:
         name = entry.get("id") if isinstance(entry, dict) else None
@@ -348,6 +349,8 @@ def _by_id(data: dict[str, Any], key: str, source: str, on_problem: OnProblem) -
             on_problem(f"{source}: an entry of {key!r} has no usable id: {str(entry)[:60]}")
         elif name in entries:
             on_problem(f"{source}: id {name!r} stands twice in {key!r}")
+        elif not isinstance(entry.get(called), str):
+            on_problem(f"{source}: the entry of id {name!r} in {key!r} has no text as {called!r}")
         else:
             entries[name] = entry
     return entries

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 
 from transformatcher import __version__
 from transformatcher.errors import InputError
+from transformatcher.files import parse_json
 from transformatcher.predictor import NO_MATCH, Matcher
 from transformatcher.web.coco import category_of, from_coco, to_coco
 from transformatcher.web.guard import Guard, is_local
@@ -270,7 +271,7 @@ def make_app(
 
         def read(text: bytes) -> dict[str, Any]:
             try:
-                data = json.loads(text.decode("utf-8-sig"))
+                data = parse_json(text.decode("utf-8-sig"))
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{where}: not a JSON file.") from error
             with session.lock:
