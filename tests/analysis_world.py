@@ -71,4 +71,4 @@ def measured(name: str, phi: float, level: int) -> PairNonlocality:
     """One pair whose heads have Φ of ``phi`` and one more, and which is as hard as ``level``."""
     numbers = [[phi, phi + 1], [phi, phi + 1], [phi, phi + 1]]  # 3 layers of 2 heads
     levels = {"viewpoint": level, "scale": 0, "truncation": 2 - level, "occlusion": level % 2}
-    return PairNonlocality(name, "cat", levels, [4, 4, 4, 4], numbers, numbers, numbers)
+    return PairNonlocality(name, "cat", levels, "…", [4, 4, 4, 4], numbers, numbers, numbers)

@@ -42,6 +42,18 @@ def run(*args: object) -> int:
 
 
 class TestEval:
+    def test_a_split_of_coco(self, coco_root: Path, tmp_path: Path, raw, capsys):
+        """The official layout, where the split says which file is read."""
+        official, out = tmp_path / "official", tmp_path / "out"
+        (official / "annotations").mkdir(parents=True)
+        (coco_root / "annotations.json").rename(official / "annotations" / "person_keypoints_val2017.json")
+        (coco_root / "images").rename(official / "val2017")
+        arguments = ["--benchmark", "coco", "--root", official, "--split", "val", "--limit", 2]
+        assert run("eval", *arguments, "--out", out, *raw) == 0
+        assert json.loads((out / "run.json").read_text())["split"] == "val"
+        assert run("analyse", "failures", out, "--root", official, "--out", tmp_path / "failures.html") == 0
+        capsys.readouterr()
+
     def test_writes_predictions_scores_and_plot(self, spair_root: Path, tmp_path: Path, raw, capsys):
         out = tmp_path / "out"
         assert run("eval", "--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", out, *raw) == 0
@@ -405,6 +417,23 @@ class TestCalibrate:
         lines[0] |= {"absent_kps": [[1.0, 1.0]] * 4, "absent_peak": [0.01] * 4, "absent_drift": [2.0] * 4}
         (folder / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
+
+    def test_folders_of_the_same_name(self, predicted: Path, tmp_path: Path, capsys):
+        other = tmp_path / "elsewhere" / predicted.name
+        shutil.copytree(predicted, other)
+        lines = [json.loads(line) for line in (other / "predictions.jsonl").read_text().splitlines()]
+        for line in lines:
+            line["peak"] = [1 - peak for peak in line["peak"]]  # where the sharp ones are wrong
+        (other / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert run("calibrate", predicted, "--json") == 0
+        alone = json.loads(capsys.readouterr().out)
+        assert run("calibrate", predicted, "--check", other, "--json") == 0
+        both = json.loads(capsys.readouterr().out)
+        assert both["calibration"] == alone["calibration"]
+        assert list(both["sets"]) == [str(predicted), str(other)]
+        assert run("calibrate", predicted, "--weights", tmp_path / "typo") == 2
+        assert "typo: no checkpoint folder, it has no config.json" in capsys.readouterr().err
+        assert not (tmp_path / "typo").exists()
 
     def test_points_that_are_absent(self, predicted: Path, tmp_path: Path, capsys):
         other = tmp_path / "older"

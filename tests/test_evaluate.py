@@ -238,6 +238,9 @@ class TestScores:
             {"src_flip": True},
             {"difficulty": {"scale": 2}},
             {"category": "x"},
+            {"src_kps_px": np.ones((2, 2))},
+            {"trg_kps_px": np.ones((2, 2))},
+            {"visible": np.zeros(2, dtype=bool)},
         ],
     )
     def test_every_part_of_the_annotation_counts(self, spair_root: Path, change):

@@ -174,9 +174,10 @@ class TestInterruption:
         def killed(_self):
             raise RuntimeError("killed")
 
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        with monkeypatch.context() as patch:
             patch.setattr(Trainer, "validate", killed)
-            train(config, tmp_path, CPU, pictures=False)
+            with pytest.raises(RuntimeError, match="killed"):
+                train(config, tmp_path, CPU, pictures=False)
         progress = train(config, tmp_path, CPU, pictures=False, resume=True)
         assert [(row["epoch"], row["step"]) for row in progress.metrics] == [(1, 4), (2, 8)]
         assert (tmp_path / BEST).is_dir()

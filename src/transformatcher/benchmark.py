@@ -1,7 +1,7 @@
 """Model and shape → milliseconds, memory and floor of every stage, for the fast and the plain path side by side."""
 
 import gc
-import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -289,7 +289,17 @@ def _peak_memory(device: torch.device, before: int) -> Iterator[Callable[[], flo
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**30
     else:
-        yield lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        yield _resident_gib
+
+
+def _resident_gib() -> float:
+    """The most that this process ever held."""
+    if sys.platform == "win32":
+        return float("nan")
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 2**10  # that getrusage counts in
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def device_name(device: torch.device) -> str:

@@ -203,6 +203,20 @@ class TestReport:
         with pytest.raises(InputError, match=f"{name}: (no such file|holds nothing to report)"):
             gather([tmp_path / name])
 
+    def test_what_lies_beside_is_left_alone(self, folder):
+        (folder.parent / "settings.json").write_text("{  // with a comment\n}")
+        (folder.parent / "page.html").write_bytes("<p>caf\xe9</p>".encode("latin-1"))
+        (folder.parent / "study.json").write_text('{"name": "x", "columns": [], "rows": 5}')
+        assert len(gather([folder.parent]).evals) == 1
+        with pytest.raises(InputError, match=r"settings\.json: not valid JSON"):
+            gather([folder.parent / "settings.json"])
+
+    def test_epochs_are_not_validations(self, tmp_path):
+        row = {"epoch": 6, "pairs": 60, "loss": 1.0, "score": 50.0, "pck": {"a": {"0.05": 1.0, "0.1": 2.0}}}
+        (tmp_path / "metrics.jsonl").write_text(json.dumps(row | {"seconds": 60.0}) + "\n")
+        (tmp_path / "run.json").write_text("[]")
+        assert "6 epochs, 60 pairs, 1.0 minutes" in report(gather([tmp_path]), "…", "x")
+
     def test_broken_inputs_are_named(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n')
         with pytest.raises(InputError, match=r"metrics\.jsonl: not the metrics of a training run"):

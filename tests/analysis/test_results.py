@@ -133,10 +133,10 @@ class TestCommands:
         assert (args.benchmark, args.split, args.limit, args.weights, args.out) == ("spair", "val", 7, None, "out/mine")
 
     def test_changed_read_out(self):
-        words = "the model that ships with transformatcher with sigma=3, gaussian=none"
+        words = "the model that ships with transformatcher with sigma=3, image_size=[480, 640], gaussian=none"
         args = self.parsed(eval_command({"benchmark": "coco", "weights": words}, "x"))
         assert args.weights is None
-        assert args.settings == ["sigma=3", "gaussian=none"]
+        assert args.settings == ["sigma=3", "image_size=[480, 640]", "gaussian=none"]
 
     def test_own_weights(self):
         run = {"benchmark": "pfwillow", "split": "test", "weights": "runs/my run/best with sigma=3"}

@@ -1,6 +1,7 @@
 """Nonlocality to disk, interruption, and what is made of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,9 @@ def test_pairs_go_to_disk_once(model, spair_root: Path, tmp_path: Path, monkeypa
     assert len(calls) == 1
     assert both[0] == first[0]
     assert [json.loads(line)["name"] for line in (out / LINES).read_text().splitlines()] == [p.name for p in pairs]
+    other = replace(pairs[0], visible=~pairs[0].visible)
+    with pytest.raises(InputError, match=f"holds nonlocality of another pair {other.name}"):
+        measure_to_disk(model, [other], out, {"a": 1}, image_size=(64, 64), device=CPU)
     with pytest.raises(InputError, match="of another model or benchmark"):
         measure_to_disk(model, pairs, out, {"a": 2}, image_size=(64, 64), device=CPU)
 

@@ -50,7 +50,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
         else:
             known = _add_folder(path, found)
             if not known and not is_checkpoint(path):
-                inside = [_add_folder(p, found) if p.is_dir() else _add_file(p, found) for p in sorted(path.iterdir())]
+                inside = [_add_inside(p, found) for p in sorted(path.iterdir())]
                 known = any(inside)
         if not known:
             raise InputError(
@@ -72,6 +72,16 @@ def _add_folder(path: Path, found: Gathered) -> bool:
     return _count(found) > before
 
 
+def _add_inside(path: Path, found: Gathered) -> bool:
+    """Of what was not named, a file that cannot be read is not of use."""
+    if path.is_dir():
+        return _add_folder(path, found)
+    try:
+        return _add_file(path, found)
+    except InputError:
+        return False
+
+
 def _add_file(path: Path, found: Gathered) -> bool:
     """Whether the file was of use."""
     before, suffix = _count(found), path.suffix.lower()
@@ -80,13 +90,14 @@ def _add_file(path: Path, found: Gathered) -> bool:
         if is_bench(data):
             found.benches.append((path.stem, data))
         elif isinstance(data, dict) and {"name", "columns", "rows"} <= set(data):
-            if not all(isinstance(row, dict) and "label" in row for row in data["rows"]):
+            rows = data["rows"]
+            if not isinstance(rows, list) or not all(isinstance(row, dict) and "label" in row for row in rows):
                 raise InputError(f"{path}: a row of this ablation has no label; run transformatcher ablate again")
             found.ablations.append(data)
         elif isinstance(data, dict) and {"layers", "convolutions", "uniform"} <= set(data):
             found.nonlocalities.append((path.parent.name, data))
     elif suffix == ".html":
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
         if failures.BEGIN in text and failures.END in text:
             name = path.parent.name if path.name == failures.PAGE else path.stem
             found.galleries.append((name, text.split(failures.BEGIN)[1].split(failures.END)[0]))
@@ -170,10 +181,11 @@ def _training(folder: Path) -> Part:
         figure = plot_curves(metrics, title=folder.name)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / METRICS}: not the metrics of a training run ({error})") from error
-    config = read_json(folder / "run.json").get("config") if (folder / "run.json").is_file() else None
+    run = read_json(folder / "run.json") if (folder / "run.json").is_file() else {}
+    config = run.get("config") if isinstance(run, dict) else None
     sets = ", ".join(f"{name} {pck['0.05']:.1f} / {pck['0.1']:.1f}" for name, pck in best["pck"].items())
     words = (
-        f"{len(metrics)} epochs, {metrics[-1]['pairs']} pairs, {metrics[-1]['seconds'] / 60:.1f} minutes. "
+        f"{metrics[-1]['epoch']} epochs, {metrics[-1]['pairs']} pairs, {metrics[-1]['seconds'] / 60:.1f} minutes. "
         f"Best is epoch {best['epoch']}: {sets} (PCK at 0.05 / 0.1 on validation sets)."
     )
     text = paragraph(words) + plot(figure, f"training loss and validation PCK of {folder.name}")

@@ -1,5 +1,6 @@
 """Folders and files that other commands wrote → what is in them, and the commands that made them."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ def _model_arguments(weights: str, model: Mapping[str, Any]) -> list[str]:
         return ["--matcher", "none", "--backbone", backbone, "--backbone-weights", file, *settings]
     shipped = weights.startswith(SHIPPED_WORDS)
     source, _, changes = weights.removeprefix(SHIPPED_WORDS).partition(" with ")
-    settings = [word for setting in changes.split(", ") if setting for word in ("--set", setting)]
+    settings = [word for setting in re.split(r", (?=\w+ *=)", changes) if setting for word in ("--set", setting)]
     return ([] if shipped else ["--weights", source]) + settings
 
 

@@ -22,7 +22,7 @@ from transformatcher.analysis.nonlocality import (
 from transformatcher.analysis.watch import Layer, observe
 from transformatcher.data.pairs import collate, load_pair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import LEVELS, RUN, read_run
+from transformatcher.evaluate import LEVELS, RUN, fingerprint, read_run
 from transformatcher.files import alone_in, appended, whole_lines, write_text
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.models.rotary import Grid4
@@ -43,6 +43,7 @@ class PairNonlocality:
     name: str
     category: str
     difficulty: dict[str, int]
+    annotation: str  # its fingerprint: another data set may have a pair of the same name
     grid: list[int]
     pairwise: list[list[float]]
     query: list[list[float]]
@@ -70,6 +71,9 @@ def measure_to_disk(
             raise InputError(f"{out}: holds nonlocality of another model or benchmark; choose another --out")
         write_text(out / RUN, text)
         done = {line.name: line for line in _read_lines(path)} if path.exists() else {}
+        for pair in pairs:
+            if pair.name in done and done[pair.name].annotation != fingerprint([pair]):
+                raise InputError(f"{out}: holds nonlocality of another pair {pair.name}; choose another --out")
         todo = [pair for pair in pairs if pair.name not in done]
         track(len(pairs) - len(todo), len(pairs))
         with appended(path) as write:
@@ -87,7 +91,9 @@ def measure(model: TransforMatcher, pair: ImagePair, image_size: Size, device: t
         corr = model.correlation(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
         _, layers = observe(model.refiner, corr, nonlocality_of)
     numbers = {form: [layer[form] for layer in layers] for form in FORMS}
-    return PairNonlocality(pair.name, pair.category, dict(pair.difficulty), list(corr.shape[2:]), **numbers)
+    return PairNonlocality(
+        pair.name, pair.category, dict(pair.difficulty), fingerprint([pair]), list(corr.shape[2:]), **numbers
+    )
 
 
 def nonlocality_of(layer: Layer) -> dict[str, list[float]]:

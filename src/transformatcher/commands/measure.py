@@ -13,6 +13,7 @@ from rich.progress import track as rich_track
 from rich.table import Table
 
 from transformatcher.benchmark import STAGES, benchmark, device_name, measure_ceilings
+from transformatcher.checkpoint import CONFIG
 from transformatcher.commands.shared import (
     STDERR,
     STDOUT,
@@ -20,6 +21,7 @@ from transformatcher.commands.shared import (
     load_model,
     named_folder,
     progress_bar,
+    recorded_split,
 )
 from transformatcher.confidence import (
     CALIBRATION,
@@ -74,7 +76,7 @@ def evaluate(args: argparse.Namespace) -> int:
     pairs = load_benchmark(args.benchmark, root, args.split, n_pairs=args.limit or 1000, seed=args.seed)[: args.limit]
     run = {
         "benchmark": args.benchmark,
-        "split": None if args.benchmark == "coco" else args.split,
+        "split": recorded_split(args),
         "n_pairs": len(pairs),
         "pairs": fingerprint(pairs),
         "model": to_plain(config),
@@ -115,14 +117,18 @@ def calibrate(args: argparse.Namespace) -> int:
     """Fit confidence to one set of predictions, judge it on others."""
     check_picture(args.plot)
     (alpha,) = parse_alphas([args.alpha])
-    sets = {Path(folder).name: Path(folder) for folder in dict.fromkeys([args.fit, *args.check])}
+    if args.weights and not (Path(args.weights) / CONFIG).is_file():
+        raise InputError(f"--weights {args.weights}: no checkpoint folder, it has no {CONFIG}")
+    folders = list(dict.fromkeys(map(Path, [args.fit, *args.check])))
+    alike = len({folder.name for folder in folders}) < len(folders)  # then their whole paths tell them apart
+    sets = {str(folder) if alike else folder.name: folder for folder in folders}
     judged, absent = {}, {}
     for name, folder in sets.items():
         kind = PUBLISHED_KIND.get(read_run(folder).get("benchmark", ""), "img")
         predictions = read_predictions(folder)
         judged[name] = (kind, *judged_points(predictions, kind, alpha))
         absent[name] = absent_points(predictions)
-    kind, *first = judged[Path(args.fit).name]
+    kind, *first = next(iter(judged.values()))
     calibration = fit_calibration(*first, alpha=alpha, kind=kind, fitted_on=Path(args.fit).name)
     report, curves, curves_with_absent = {}, {}, {}
     for name, (kind, peak, drifts, right) in judged.items():

@@ -21,7 +21,7 @@ from transformatcher.analysis.survey import FORMS, measure_to_disk, summarise, w
 from transformatcher.analysis.tables import Table, write_table
 from transformatcher.analysis.watch import additive_layers
 from transformatcher.checkpoint import SHIPPED, SHIPPED_WORDS, load_checkpoint
-from transformatcher.commands.shared import STDOUT, check_picture, named_folder, progress_bar
+from transformatcher.commands.shared import STDOUT, check_picture, named_folder, progress_bar, recorded_split
 from transformatcher.config import ModelConfig, to_plain
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.errors import InputError
@@ -39,7 +39,7 @@ def nonlocality(args: argparse.Namespace) -> int:
     device, out = pick_device(args.device), named_folder(args.out)
     model, config, description = _load(args)
     pairs = load_benchmark(args.benchmark, Path(args.root), args.split, n_pairs=args.limit or 1000)[: args.limit]
-    split = None if args.benchmark == "coco" else args.split
+    split = recorded_split(args)
     run = {
         "benchmark": args.benchmark,
         "split": split,

@@ -22,6 +22,7 @@ from transformatcher.config import (
     parse_overrides,
     read_model_table,
 )
+from transformatcher.data.coco_keypoints import has_splits
 from transformatcher.errors import InputError
 from transformatcher.files import is_file, read_json
 from transformatcher.models.backbone import backbone_of, load_backbone_weights
@@ -42,6 +43,11 @@ def load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
         weights = _checkpoint(args)
         calibration = load_calibration(weights if weights.is_dir() else weights.parent)
     return Matcher(model, config, args.device, calibration), description
+
+
+def recorded_split(args: argparse.Namespace) -> str | None:
+    """The split, where it decides which pairs are read."""
+    return None if args.benchmark == "coco" and not has_splits(Path(args.root)) else str(args.split)
 
 
 def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:

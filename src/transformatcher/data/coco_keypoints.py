@@ -121,6 +121,11 @@ def find_coco(root: Path, split: str) -> tuple[Path, Path]:
     raise InputError(f"{root}: neither annotations.json nor annotations/*keypoints*{word}*.json with its image folder")
 
 
+def has_splits(root: Path) -> bool:
+    """Whether the split decides what :func:`find_coco` finds: in the official layout, not beside one file for all."""
+    return root.is_dir() and not (root / "annotations.json").is_file()
+
+
 class CocoPairs:
     """Pairs drawn on the fly: the i-th is always the same for the same seed, in any order and any process.
 
