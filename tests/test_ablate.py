@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from training_world import tiny_tables, write_benchmark
 from transformatcher import ablate
 from transformatcher.ablate import RESULT, gather, known_studies, read_study, run_study
 from transformatcher.cli import main
+from transformatcher.config import SourceConfig, to_plain
 from transformatcher.errors import InputError
+from transformatcher.files import alone_in
+from transformatcher.models.build import build_refiner
 from transformatcher.recipe import rehearse
 
 ROWS = """
@@ -67,10 +71,18 @@ class TestReadStudy:
         [
             ('label = "axial"', 'name = "axial"', "unknown key 'name'"),
             ("[[row]]", "[[rows]]", "unknown key 'rows'; did you mean 'row'"),
-            ('label = "no position"', 'label = "axial"', "two rows have the same label"),
+            ('label = "no position"', 'label = "Axial"', "'Axial' and 'axial' have one name as folders, axial"),
+            ('label = "no position"', "label = 5", 'row 2: expected label = "…" and set = '),
+            ('set = { "model.position" = "none" }', "set = 5", 'row 2: expected label = "…" and set = '),
+            ('title = "A title"', "title = 5", "study.toml: title = 5 is no text"),
+            ("seeds = [0, 1]", "seeds = 5", "study.toml: seeds = 5: expected a list of whole numbers"),
+            ("seeds = [0, 1]", "seeds = []", "expected a list of whole numbers"),
+            ("measure = [", "measure = 5 # [", "no measure = ["),
+            ('title = "A title"', "base = 5", "base = 5: expected the name of a .toml file"),
+            ('title = "A title"', 'base = "gone.toml"', "gone.toml: no such config file"),
             ('"model.position"', '"position"', "'position' should be model.KEY"),
             ('"model.position" = "none"', '"model.position" = "nowhere"', "row 2"),
-            ("seeds = [0, 1]", "seeds = [0, -1]", "study.toml: seeds = [0, -1]: expected whole numbers"),
+            ("seeds = [0, 1]", "seeds = [0, -1]", "study.toml: seeds = [0, -1]: expected a list of whole numbers"),
             ("title =", "title ==", "study.toml: "),
         ],
     )
@@ -78,6 +90,21 @@ class TestReadStudy:
         study_file.write_text(study_file.read_text().replace(old, new))
         with pytest.raises(InputError, match=message.replace("[", r"\[")):
             read_study(str(study_file))
+
+    def test_a_base_of_the_package(self, study_file):
+        study_file.write_text('base = "base.toml"\n' + study_file.read_text())
+        study = read_study(str(study_file))
+        assert study.rows[0].config.train.validate_every == 6  # said there alone
+        assert study.rows[0].config.train.epochs == 1
+
+    def test_matchers_are_of_a_size(self):
+        sizes = [
+            sum(p.numel() for p in build_refiner(row.config.model, 9).parameters())
+            for row in read_study("matchers").rows
+            if row.config.model.matcher != "none"
+        ]
+        assert len(sizes) == 4
+        assert max(sizes) < 2 * min(sizes)
 
     def test_unknown_name(self):
         with pytest.raises(InputError, match="no such study; there are attention"):
@@ -131,8 +158,53 @@ class TestRunStudy:
         with pytest.raises(pytest.exit.Exception):
             run_study(study, tmp_path / "runs" / "third", torch.device("cpu"), rows=["axial"])
 
+    def test_what_is_not_the_same_is_not_taken_for_it(self, study_file, tmp_path, monkeypatch):
+        """Rows that differ in their first weights, sets of another size, seeds with other settings."""
+        out = tmp_path / "runs" / "first"
+        run(study_file, out, rows=["axial"])
+        result = json.loads((out / "axial" / "seed-0" / RESULT).read_text())
+        assert result["measured"] == [to_plain(SourceConfig("pfpascal", "PF", "val"))]
+        (tmp_path / "runs" / "other" / "x" / "seed-0").mkdir(parents=True)
+        (tmp_path / "runs" / "other" / "x" / "seed-0" / RESULT).write_text("{}")  # no matter whose
+        monkeypatch.setattr(ablate, "run_task", lambda *_: pytest.exit("it was run"))
+        monkeypatch.setattr(ablate, "start_model", lambda *_: None)
+        weights = read_study(str(study_file), {"train.backbone_weights": "other.safetensors"})
+        study = read_study(str(study_file))
+        fewer = replace(study, measure=[replace(item, limit=1) for item in study.measure])
+        for other in (weights, fewer):
+            with pytest.raises(pytest.exit.Exception):
+                run_study(other, tmp_path / "runs" / "second", torch.device("cpu"), rows=["axial"])
+            with pytest.raises(InputError, match=r"was run with (train\.backbone_weights|measure) = .*another --out"):
+                run_study(replace(other, seeds=[7]), out, torch.device("cpu"), rows=["axial"])
+
+    def test_a_run_that_was_interrupted_goes_on(self, study_file, tmp_path, monkeypatch):
+        task = ablate.Task(read_study(str(study_file)).rows[0], 0, tmp_path / "out" / "axial" / "seed-0")
+        task.out.mkdir(parents=True)
+        (task.out / "last.safetensors").touch()
+        seen = []
+        monkeypatch.setattr(ablate, "train", lambda *_, **options: seen.append(options["resume"]) or pytest.exit("…"))
+        with pytest.raises(pytest.exit.Exception):
+            ablate.run_task(task, [], torch.device("cpu"), keep_weights=False)
+        assert seen == [True]
+        (task.out / "last.safetensors").unlink()
+        with alone_in(task.out), pytest.raises(InputError, match="another process is writing there"):
+            ablate.run_task(task, [], torch.device("cpu"), keep_weights=False)
+
+    def test_inputs_that_are_not_there(self, study_file, tmp_path, monkeypatch):
+        monkeypatch.setattr(ablate, "run_task", pytest.fail)
+        study = read_study(str(study_file))
+        gone = replace(study, measure=[replace(study.measure[0], folder="gone")])
+        with pytest.raises(InputError, match="gone"):
+            run_study(gone, tmp_path / "out", torch.device("cpu"))
+        with pytest.raises(InputError, match=r"nowhere\.safetensors: no such"):
+            run_study(
+                read_study(str(study_file), {"train.backbone_weights": "nowhere.safetensors"}),
+                tmp_path / "out", torch.device("cpu"),
+            )  # fmt: skip
+        assert not (tmp_path / "out").exists()
+
     def test_unknown_row(self, study_file, tmp_path):
-        with pytest.raises(InputError, match="no row 'axal'; there are axial, no position"):
+        with pytest.raises(InputError, match="no row 'axal'; there are 'axial', 'no position'"):
             run(study_file, tmp_path / "out", rows=["axal"])
 
     def test_a_row_that_cannot_work_is_refused_before_any_is_trained(self, study_file, tmp_path, monkeypatch):
@@ -147,7 +219,13 @@ class TestRunStudy:
         other.write_text(study_file.read_text())
         command = ["ablate", str(study_file), "--seeds", "0", "--device", "cpu", "--row", "axial"]
         assert main([*command, "--out", str(out)]) == 0
-        assert "A question?" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert "A question?" in printed
+        assert "± their deviation @ 0.1" in printed
+        assert (
+            json.loads((out / "ablation.json").read_text())["command"]
+            == f"transformatcher ablate {study_file} --seeds 0"
+        )
         assert (out / "plot.png").stat().st_size > 1000
         assert main(["ablate", "postion"]) == 2
         assert main([*command[:2], str(other), "--out", str(out)]) == 2

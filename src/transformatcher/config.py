@@ -216,7 +216,7 @@ def source_config(values: Mapping[str, Any], source: str) -> SourceConfig:
 
 def read_run_config(path: Path, settings: Sequence[str] = ()) -> RunConfig:
     """A .toml file with the tables of a run, changed by ``table.key=value`` settings → RunConfig."""
-    tables = _read_tables(path)
+    tables = read_tables(path)
     for key, value in parse_overrides(settings).items():
         table, dot, name = key.partition(".")
         if not dot:
@@ -257,7 +257,7 @@ def read_model_config(path: Path) -> ModelConfig:
 
 def read_model_table(path: Path) -> dict[str, Any]:
     """The keys that a .toml file (in its [model] table) or a .json file gives, unchecked."""
-    data = _read_tables(path)
+    data = read_tables(path)
     if path.suffix != ".json":
         check_keys(data, ["model", "data", "train"], str(path))  # a training config's [model] serves too
         data = data.get("model", {})
@@ -266,7 +266,8 @@ def read_model_table(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read_tables(path: Path) -> dict[str, Any]:
+def read_tables(path: Path) -> dict[str, Any]:
+    """A .toml or .json file as it stands."""
     if not path.is_file():
         raise InputError(f"{path}: no such config file")
     try:
@@ -300,7 +301,7 @@ def parse_overrides(settings: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def to_plain(config: ModelConfig | RunConfig) -> dict[str, Any]:
+def to_plain(config: ModelConfig | RunConfig | SourceConfig) -> dict[str, Any]:
     """A config as JSON-ready data, every key resolved."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return plain

@@ -54,15 +54,15 @@ def start_model(config: RunConfig) -> TransforMatcher:
 
 def rehearse(config: ModelConfig, source: str) -> None:
     """A model's whole way with shapes alone: what cannot work is refused before anything is trained."""
-    with torch.device("meta"), torch.inference_mode():
-        model = build_matcher(config)
-        image = torch.empty(1, 3, *config.image_size)
-        flow = model(image, image)
-        for training in (True, False):  # which sample differently
-            try:
+    try:
+        with torch.device("meta"), torch.inference_mode():
+            model = build_matcher(config)
+            image = torch.empty(1, 3, *config.image_size)
+            flow = model(image, image)
+            for training in (True, False):  # which sample differently
                 model.train(training).transfer(flow, torch.empty(1, 1, 2))
-            except InputError as error:
-                raise InputError(f"{source}: {error}") from error
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
 
 
 class Objective(nn.Module):

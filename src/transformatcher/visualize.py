@@ -1,5 +1,6 @@
 """Matches and scores → pictures that are legible at any image size and for any eyes."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -470,29 +471,31 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
 
 
 def plot_ablation(table: Mapping[str, Any]) -> Figure:
-    """Mean PCK of every row with its spread over seeds, a panel for each set: two tolerances side by side.
+    """Mean PCK of every row with its spread over seeds: a column for each set, a line of panels for each tolerance.
 
     Args:
         table: as :func:`transformatcher.ablate.gather` makes it.
     """
     names, rows = list(table["kinds"]), table["rows"]
-    figure = Figure(figsize=(3 + 2.6 * len(names), 1.3 + 0.36 * len(rows)), dpi=110, layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
+    alphas = ("0.05", "0.1")
+    labels = [textwrap.fill(str(row["label"]), 36) for row in rows]
+    lines = sum(1 + label.count("\n") for label in labels)
+    size = (3 + 2.6 * len(names), 1 + 2 * (0.5 + 0.24 * lines))
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    panels = figure.subplots(len(alphas), len(names), sharey=True, squeeze=False)
     places = np.arange(len(rows))
-    for panel, name in zip(panels, names, strict=True):
-        for alpha, marker, colour in (
-            ("0.05", "s", mpl.colormaps[COLOURS](0.2)),
-            ("0.1", "o", mpl.colormaps[COLOURS](0.75)),
-        ):
+    for line, alpha, colour in zip(panels, alphas, mpl.colormaps[COLOURS]([0.2, 0.55]), strict=True):
+        for panel, name in zip(line, names, strict=True):
             cells = [row.get(f"{name} @ {alpha}", {"mean": np.nan, "spread": 0}) for row in rows]
             means, spreads = [cell["mean"] for cell in cells], [cell["spread"] for cell in cells]
-            panel.errorbar(means, places, xerr=spreads, fmt=marker, ms=5, capsize=2, color=colour, label=f"@ {alpha}")
-        panel.set(title=f"{name} ({table['kinds'][name]})", xlabel="PCK (%)")
-        panel.title.set_fontsize(9)
-        panel.grid(axis="both", alpha=0.3)
-    panels[0].set_yticks(places, [row["label"] for row in rows], fontsize=8)
-    panels[0].invert_yaxis()
-    panels[-1].legend(fontsize=8)
+            panel.errorbar(means, places, xerr=spreads, fmt="o", ms=5, capsize=2, color=colour)
+            panel.set_title(f"{name} ({table['kinds'][name]}) @ {alpha}", fontsize=9)
+            panel.grid(axis="both", alpha=0.3)
+            panel.tick_params(labelsize=8)
+    for panel in panels[-1]:
+        panel.set_xlabel("PCK (%)", fontsize=9)
+    panels[0, 0].set_yticks(places, labels)
+    panels[0, 0].invert_yaxis()
     return figure
 
 

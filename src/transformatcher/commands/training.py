@@ -1,6 +1,7 @@
 """Sub-commands that train."""
 
 import argparse
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,12 +39,17 @@ def ablate(args: argparse.Namespace) -> int:
     """Train and measure every row of one study or several, which share what they have decoded."""
     if args.out is not None and len(args.studies) > 1:
         raise InputError(f"--out {args.out}: is for one study, not {len(args.studies)}; each has a folder of its own")
-    for study in [read_study(name, parse_overrides(args.settings), args.seeds) for name in args.studies]:
-        _run_study(study, args)
+    settings = parse_overrides(args.settings)
+    studies = {name: read_study(name, settings, args.seeds) for name in args.studies}
+    shown = {"data.root": "DATA", "train.backbone_weights": Path(str(settings.get("train.backbone_weights", ""))).name}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={shown.get(key, value)}")]
+    words += ["--seeds", *map(str, args.seeds)] if args.seeds else []
+    for name, study in studies.items():
+        _run_study(study, shlex.join(["transformatcher", "ablate", name, *words]), args)
     return 0
 
 
-def _run_study(study: Study, args: argparse.Namespace) -> None:
+def _run_study(study: Study, command: str, args: argparse.Namespace) -> None:
     out = named_folder(args.out) if args.out is not None else Path("runs") / f"ablate-{study.name}"
     with progress_bar(study.name, "runs") as track:
 
@@ -53,8 +59,9 @@ def _run_study(study: Study, args: argparse.Namespace) -> None:
                 STDERR.print(words, highlight=False)
 
         table = run_study(
-            study, out, pick_device(args.device), keep_weights=args.keep_weights, rows=args.row, report=report
-        )
+            study, out, pick_device(args.device), keep_weights=args.keep_weights, rows=args.row, command=command,
+            report=report,
+        )  # fmt: skip
     save_figure(plot_ablation(table), out / "plot.png")
     print(f"{study.title}\n{study.question}\n\n{(out / TABLE).read_text(encoding='utf-8')}")
     print(f"table: {out / TABLE}\nplot: {out / 'plot.png'}")
