@@ -107,7 +107,7 @@ def test_another_architecture_is_named(saved, tmp_path: Path):
 def test_bad_paths(saved, tmp_path: Path):
     with pytest.raises(InputError, match="no such checkpoint"):
         load_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"config\.json: no such config file"):
+    with pytest.raises(InputError, match=r"no checkpoint, there is no config\.json with it"):
         load_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text((saved[0] / "config.json").read_text())
     with pytest.raises(InputError, match=r"model\.safetensors: no such weights file"):

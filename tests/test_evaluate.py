@@ -265,6 +265,6 @@ class TestScores:
         assert parse_alphas([0.1, 0.05, 0.1]) == [0.05, 0.1]
         with pytest.raises(InputError, match="frame '24o'"):
             parse_frame("24o")
-        for bad in (0.0, float("nan"), float("inf")):
-            with pytest.raises(InputError, match="positive"):
+        for bad in (0.0, 1.5, float("nan"), float("inf")):
+            with pytest.raises(InputError, match="between 0 and 1"):
                 parse_alphas([bad])

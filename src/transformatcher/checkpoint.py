@@ -70,11 +70,18 @@ def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tu
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint")
     weights = path / WEIGHTS if path.is_dir() else path
+    if not (weights.parent / CONFIG).is_file():
+        raise InputError(
+            f"{path}: no checkpoint, there is no {CONFIG} with it; weights of a backbone alone go with --matcher none "
+            "--backbone-weights"
+        )
     trained = config = read_model_config(weights.parent / CONFIG)
     if settings:
-        check_keys(
-            settings, (*READ_OUT, *INPUT), f"{path}, a trained model, whose input and read-out alone can be changed"
-        )
+        if fixed := next((key for key in settings if key in vars(config) and key not in (*READ_OUT, *INPUT)), None):
+            raise InputError(
+                f"{path}: {fixed} is fixed by its training; what can be changed is {', '.join((*READ_OUT, *INPUT))}"
+            )
+        check_keys(settings, (*READ_OUT, *INPUT), f"{path}, a trained model")
         config = model_config({**to_plain(config), **settings}, source="--set")
         _check_input(trained, config)
     tensors, _ = read_safetensors(weights)

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ _BACKBONE_HELP = f"{', '.join(BACKBONES)} or timm:NAME"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command; 0 done, 1 faults found in data, 2 unusable input, 130 interrupted."""
     args = _parser().parse_args(argv)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on busy cores, threads that spin take others' turns: 5 times
     try:
         return int(args.run(args))
     except InputError as error:
@@ -137,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     propagate.set_defaults(run=_lazy("photos", "propagate"))
 
     demo = commands.add_parser("demo", help="match the example photos that come with the package")
-    demo.add_argument("--out", default="out/demo", metavar="DIR", help="where the pictures go (%(default)s)")
+    demo.add_argument("--out", default="out/demo", metavar="DIR", help="where pictures and photos go (%(default)s)")
     demo.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     demo.set_defaults(run=_lazy("photos", "demo"))
 

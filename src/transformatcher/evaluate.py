@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -437,8 +436,8 @@ def parse_frame(text: str) -> Size | None:
 
 
 def parse_alphas(values: Iterable[float]) -> list[float]:
-    """Tolerances in rising order; all must be positive."""
+    """Tolerances in rising order, as parts of a length."""
     alphas = sorted(set(values))
-    if not alphas or not all(0 < alpha < math.inf for alpha in alphas):
-        raise InputError(f"alpha {', '.join(f'{alpha:g}' for alpha in alphas)}: tolerances must be positive numbers")
+    if not alphas or not all(0 < alpha <= 1 for alpha in alphas):
+        raise InputError(f"alpha {', '.join(f'{alpha:g}' for alpha in alphas)}: tolerances lie between 0 and 1")
     return alphas

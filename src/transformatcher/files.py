@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -59,13 +59,24 @@ def make_folder(folder: Path) -> None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Make a folder if need be and hold it: another process that asks for the same meanwhile gets an error.
 
+    One that was made and is still empty in the end is removed again.
+
     What a process holds is free when it ends, however that is; files that it was writing then are removed by the next.
     Windows and file systems without locks hold nothing.
     """
+    made = not folder.exists()
     make_folder(folder)
-    if sys.platform == "win32":
-        yield
-        return
+    try:
+        with nullcontext() if sys.platform == "win32" else _locked(folder):
+            yield
+    finally:
+        if made:
+            with suppress(OSError):  # one that holds something stays
+                folder.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:

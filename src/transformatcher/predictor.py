@@ -346,7 +346,8 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except Exception as error:  # each back end has errors of its own
-        raise InputError(f"device {name!r}: torch cannot use it here; choose auto, cpu or cuda") from error
+        known = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu"
+        raise InputError(f"device {name!r}: torch cannot use it here; choose {known}") from error
     return device
 
 
@@ -356,7 +357,7 @@ def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, 
     h, w = size
     for index, (x, y) in enumerate(array):
         if not (0 <= x <= w and 0 <= y <= h):
-            raise InputError(f"{what}: number {index}, ({x:g}, {y:g}), lies outside the image of {w} × {h} pixels")
+            raise InputError(f"{what}: point {index + 1}, ({x:g}, {y:g}), lies outside the image of {w} × {h} pixels")
     return array
 
 

@@ -34,8 +34,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Tensors → a safetensors file, whole or not at all: an interruption or a full disk leaves the old file."""
 
     def write(new: Path) -> None:
+        new.touch()
+        mode = new.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read
         try:
             save_file({key: value.contiguous() for key, value in tensors.items()}, new, dict(metadata or {}))
+            new.chmod(mode)
         except SafetensorError as error:
             raise OSError(str(error)) from error
 

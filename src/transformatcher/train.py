@@ -392,9 +392,9 @@ def train(
     check_folder(out, config, resume)
     team.wait()
     with alone_in(out) if team.leads else nullcontext():
+        trainer = Trainer(config, out, device, team, report, pictures=pictures)
         if team.leads and not resume:
             describe_run(out, config, device)
-        trainer = Trainer(config, out, device, team, report, pictures=pictures)
         if resume:
             trainer.load()
         return trainer.fit()

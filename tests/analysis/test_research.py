@@ -97,7 +97,7 @@ def test_failures_of_nothing(evaluated, spair_root, tmp_path, capsys):
 def test_report(evaluated, tmp_path, capsys):
     out = tmp_path / "report.html"
     assert run("report", evaluated, "--title", "Mine", "--out", out) == 0
-    assert "1 evaluations\nreport: " in capsys.readouterr().out
+    assert "evaluation: 1\nreport: " in capsys.readouterr().out
     assert "<h1>Mine</h1>" in out.read_text()
     assert run("report", evaluated, "--out", tmp_path / "report.pdf") == 2
     assert "its name ends in .html" in capsys.readouterr().err

@@ -45,12 +45,12 @@ class TestResultTables:
     def test_benchmarks(self, run):
         rows = rows_of(result_tables([run])[0])
         assert rows["TransforMatcher†"] == ["32.4", "53.7 / 30.1", "80.8", "91.8", "65.3", "76.0"]
-        assert rows["shipped model, 272×272"][:3] == ["50.0 (val)", "50.0 (val)", "–"]
+        assert rows["shipped model, 272×272"][:3] == ["50.0 (val, 2 pairs)", "50.0 (val, 2 pairs)", "–"]
 
     def test_one_line_for_one_model(self, run, tmp_path):
         other = write_eval(tmp_path / "pascal", [prediction("a", 1.0)], benchmark="pfpascal", split="test")
         rows = rows_of(result_tables([run, read_eval(other)])[0])
-        assert rows["shipped model, 272×272"][1:4] == ["50.0 (val)", "100.0", "100.0"]
+        assert rows["shipped model, 272×272"][1:4] == ["50.0 (val, 2 pairs)", "100.0 (1 pairs)", "100.0 (1 pairs)"]
 
     def test_other_weights_are_another_line(self, run, tmp_path):
         other = write_eval(tmp_path / "other", [prediction("a", 1.0)], weights_hash="abcdef99")
@@ -59,9 +59,9 @@ class TestResultTables:
 
     def test_classes(self, run):
         table = result_tables([run])[1]
-        assert list(table.header) == ["model", "aero", "cat", "all"]
-        assert rows_of(table)["TransforMatcher"] == ["54.5", "65.7", "50.2"]
-        assert rows_of(table)["shipped model, 272×272 (val, 2 pairs)"] == ["0.0", "100.0", "50.0"]
+        assert list(table.header) == ["model", "all", "aero", "cat"]
+        assert rows_of(table)["TransforMatcher"] == ["50.2", "54.5", "65.7"]
+        assert rows_of(table)["shipped model, 272×272 (val, 2 pairs)"] == ["50.0", "0.0", "100.0"]
 
     def test_difficulty(self, run):
         table = result_tables([run])[2]

@@ -137,7 +137,7 @@ def _points(data: bytes) -> None:
     (SPARE / "points.json").write_bytes(data)
     for text in (str(SPARE / "points.json"), data.decode("utf-8", "replace")):
         with suppress(InputError):
-            for x, y in read_points(text):
+            for x, y in read_points(text).values():
                 assert isinstance(x, float)
                 assert isinstance(y, float)
 

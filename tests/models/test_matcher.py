@@ -69,7 +69,7 @@ class TestBackbone:
     def test_v1_file_is_refused_by_the_other_layout(self, tmp_path: Path):
         net = ResNetFeatures("resnet50")
         save_file(net.state_dict(), tmp_path / "w.safetensors", metadata={"arch": "resnet50 v1"})
-        with pytest.raises(InputError, match="--backbone resnet50_v1"):
+        with pytest.raises(InputError, match="choose the backbone resnet50_v1"):
             load_backbone_weights(net, str(tmp_path / "w.safetensors"))
         assert backbone_of(str(tmp_path / "w.safetensors")) == "resnet50_v1"
         save_file(net.state_dict(), tmp_path / "w.safetensors", metadata={"arch": "resnet50 v1.5"})  # torchvision's

@@ -418,7 +418,7 @@ def test_points_on_the_command_line(text):
     with one_sentence():
         points = read_points(text)
         assert points
-        assert all(isinstance(number, float) for point in points for number in point)
+        assert all(isinstance(number, float) for point in points.values() for number in point)
 
 
 @given(values.map(dumped) | points_lists.map(dumped) | files)
@@ -430,7 +430,7 @@ def test_files_of_points(content):
     with folder() as root, one_sentence():
         (root / "points.json").write_bytes(content)
         points = read_points(str(root / "points.json"))
-        assert all(isinstance(number, float) for point in points for number in point)
+        assert all(isinstance(number, float) for point in points.values() for number in point)
 
 
 @given(texts | st.tuples(numbers, numbers).map(lambda p: f"{p[0]}x{p[1]}"))

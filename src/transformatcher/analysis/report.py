@@ -42,7 +42,7 @@ class Gathered:
 def gather(paths: Sequence[Path]) -> Gathered:
     """Folders and files that commands wrote; a folder that is none of them is searched one level down."""
     found = Gathered()
-    for path in paths:
+    for path in {path.resolve(): path for path in paths}.values():  # each once
         if not path.exists():
             raise InputError(f"{path}: no such file or folder")
         if path.is_file():
@@ -99,7 +99,7 @@ def _add_file(path: Path, found: Gathered) -> bool:
     elif suffix == ".html":
         text = path.read_text(encoding="utf-8", errors="replace")
         if failures.BEGIN in text and failures.END in text:
-            name = path.parent.name if path.name == failures.PAGE else path.stem
+            name = path.resolve().parent.name if path.name == failures.PAGE else path.stem
             found.galleries.append((name, text.split(failures.BEGIN)[1].split(failures.END)[0]))
     elif suffix in PICTURES and not path.with_name(SUMMARY).is_file():  # its figures are drawn anew
         found.pictures.append(path)

@@ -11,6 +11,7 @@ from transformatcher.analysis.tables import NOTHING, Section, Table, number
 from transformatcher.evaluate import LEVELS
 
 PROTOCOL = "PCK in percent, mean over pairs, in the published frame of 240 × 240 pixels."
+WHOLE = {("spair", "test"): 12_234, ("spair", "val"): 5_384, ("pfpascal", "test"): 299, ("pfwillow", "test"): 900}
 ALPHA = "0.1"  # of the tables by category and by difficulty
 
 
@@ -43,7 +44,10 @@ def benchmark_table(runs: Sequence[EvalRun]) -> Table:
         for name, (benchmark, kind, alpha) in columns.items():
             if run.benchmark == benchmark and kind in run.scores["pck"]:
                 value = number(run.scores["pck"][kind][alpha]["per_pair"])
-                cells[name].append(value if split == "test" else f"{value} ({split})")
+                count = run.scores["n_pairs"]
+                words = [str(split)] if split != "test" else []
+                words += [f"{count} pairs"] if count != WHOLE.get((benchmark, str(split))) else []
+                cells[name].append(f"{value} ({', '.join(words)})" if words else value)
     labels = [label for label, _ in rows]
     ours = [
         [
@@ -79,20 +83,20 @@ def class_table(runs: Sequence[EvalRun]) -> Table:
     categories = [name for name in SHORT_NAMES if name in found] + sorted(found - set(SHORT_NAMES))
     sections = []
     if paper:
-        printed = [[name, *(number(row.get(key)) for key in [*categories, "all"])] for name, row in paper.items()]
+        printed = [[name, *(number(row.get(key)) for key in ["all", *categories])] for name, row in paper.items()]
         sections.append(Section(printed, "the paper, Table A1 (ResNet-101, trained on SPair-71k, test split)"))
     ours = []
     for run in runs:
         cells = {name: table[run.kind][ALPHA]["per_pair"] for name, table in run.scores["per_category"].items()}
         cells["all"] = run.scores["pck"][run.kind][ALPHA]["per_pair"]
-        ours.append([_of(run), *(number(cells.get(name)) for name in [*categories, "all"])])
+        ours.append([_of(run), *(number(cells.get(name)) for name in ["all", *categories])])
     sections.append(Section(ours, "measured here" if paper else ""))
     data = FOLDERS.get(first.benchmark, first.benchmark)
     beside = ", beside the paper's Table A1" if paper else ""
     return Table(
         f"classes-{first.benchmark or 'unknown'}",
         f"{data} by category{beside}",
-        ["model", *(SHORT_NAMES.get(name, name) for name in categories), "all"],
+        ["model", "all", *(SHORT_NAMES.get(name, name) for name in categories)],
         sections,
         [f"{PROTOCOL} Threshold {first.kind}, α = {ALPHA}."],
         [run.command for run in runs],

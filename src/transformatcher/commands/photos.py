@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -37,7 +38,8 @@ def match(args: argparse.Namespace) -> int:
         return match_pairs(args)
     if args.part or args.cache_gb:
         raise InputError("--part and --cache-gb go with --pairs")
-    points = read_points(args.keypoints) if args.keypoints is not None else None
+    named = read_points(args.keypoints) if args.keypoints is not None else {}
+    points = list(named.values()) or None
     if args.heat is not None and points is None:
         raise InputError("--heat shows where a point of SOURCE might be on TARGET; name points with --keypoints")
     outs = picture_names("--out", args.out, args.src, args.trg)
@@ -63,9 +65,10 @@ def match(args: argparse.Namespace) -> int:
         for point, picture in zip(points or [], heat, strict=False):
             matches.pair.draw_heat(point, picture, description)
         if args.json:
-            report.append(_as_json(matches) | ({"target": target} if len(args.trg) > 1 else {}))
+            names_of = {"names": list(named)} if named else {}
+            report.append(names_of | _as_json(matches) | ({"target": target} if len(args.trg) > 1 else {}))
         else:
-            _print_matches(matches, Path(args.src).name, Path(target).name)
+            _print_matches(matches, Path(args.src).name, Path(target).name, list(named))
             for picture in (*out, *flow, *heat):
                 print(f"picture: {picture}")
     if args.json:
@@ -117,7 +120,7 @@ def warp(args: argparse.Namespace) -> int:
     from transformatcher.warp import morph, save_animation, save_warped, thin_plate_warp
 
     out = named_folder(args.out)
-    points = read_points(args.keypoints) if args.keypoints is not None else None
+    points = list(read_points(args.keypoints).values()) if args.keypoints is not None else None
     set_threads(args.threads)
     matcher, description = load_matcher(args)
     matches = matcher.match(args.src, args.trg, points)
@@ -181,6 +184,8 @@ def demo(args: argparse.Namespace) -> int:
     matcher = Matcher.from_pretrained(device=args.device)
     note = json.loads((files("transformatcher") / "examples" / "cat_a.json").read_text(encoding="utf-8"))
     with as_file(files("transformatcher") / "examples") as folder:
+        for name in ("cat_a.jpg", "cat_a.json", "cat_b.jpg", "cat_c.jpg"):
+            shutil.copyfile(folder / name, Path(args.out) / name)
         for target in ("cat_b.jpg", "cat_c.jpg"):
             src, trg = folder / "cat_a.jpg", folder / target
             matches = matcher.match(src, trg, list(note.values()))
@@ -188,6 +193,7 @@ def demo(args: argparse.Namespace) -> int:
             _print_matches(matches, src.name, trg.name, list(note))
             matches.draw(picture)
             print(f"picture: {picture}\n")
+    print(f"photos: {args.out}")
     return 0
 
 
@@ -209,12 +215,13 @@ def serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_matches(matches: MatchedPoints, src: str, trg: str, names: list[str] | None = None, most: int = 20) -> None:
+def _print_matches(matches: MatchedPoints, src: str, trg: str, names: list[str], most: int = 20) -> None:
+    """Those that have names all; of the many found by themselves, the surest."""
     n = len(matches.keypoints0)
-    table = Table(title=f"{n} points of {src} on {trg}" + (f", the {most} surest" if n > most else ""))
+    order = range(n) if names else [i for i in np.argsort(-matches.confidence).tolist() if matches.found[i]][:most]
+    table = Table(title=f"{n} points of {src} on {trg}" + (f", the {len(order)} surest" if len(order) < n else ""))
     for name in ("point", f"{src} x, y", f"{trg} x, y", "confidence" if matches.calibrated else "sharpness"):
         table.add_column(name, justify="right")
-    order = np.argsort(-matches.confidence)[:most] if n > most else range(n)
     for index in order:
         (x0, y0), (x1, y1) = matches.keypoints0[index], matches.keypoints1[index]
         label = names[index] if names else str(index + 1)

@@ -133,12 +133,12 @@ def report(args: argparse.Namespace) -> int:
         text = make_report(found, command, args.title, track)
     write_text(path, text)
     counts: dict[str, Sequence[Any]] = {
-        "evaluations": found.evals, "benchmarks of speed": found.benches, "training runs": found.trainings,
-        "ablations": found.ablations, "surveys of nonlocality": found.nonlocalities, "galleries": found.galleries,
-        "pictures": found.pictures,
+        "evaluation": found.evals, "benchmark of speed": found.benches, "training run": found.trainings,
+        "ablation": found.ablations, "survey of nonlocality": found.nonlocalities, "gallery": found.galleries,
+        "picture": found.pictures,
     }  # fmt: skip
-    print(", ".join(f"{len(items)} {what}" for what, items in counts.items() if items))
-    print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    print(", ".join(f"{what}: {len(items)}" for what, items in counts.items() if items))
+    print(f"report: {path} ({path.stat().st_size / 1e6:.2g} MB)")
     return 0
 
 

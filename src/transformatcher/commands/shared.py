@@ -99,17 +99,19 @@ def check_picture(out: str | None) -> None:
         raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
 
 
-def read_points(text: str) -> list[list[float]]:
-    """``"x,y;x,y"`` or the name of a JSON file with [[x, y], …] or {name: [x, y], …}."""
+def read_points(text: str) -> dict[str, list[float]]:
+    """``"x,y;x,y"`` or the name of a JSON file with [[x, y], …] or {name: [x, y], …} → points by name, or by number."""
     try:
         if text.lower().endswith(".json") or is_file(Path(text)):
             data = read_json(Path(text))
-            points = [[x + 0.0, y + 0.0] for x, y in (data.values() if isinstance(data, dict) else data)]
+            named = data if isinstance(data, dict) else {str(i): point for i, point in enumerate(data, 1)}
+            points = {name: [x + 0.0, y + 0.0] for name, (x, y) in named.items()}
         else:
-            points = [[float(x), float(y)] for x, y in (point.split(",") for point in text.split(";") if point.strip())]
+            pairs = [point.split(",") for point in text.split(";") if point.strip()]
+            points = {str(i): [float(x), float(y)] for i, (x, y) in enumerate(pairs, 1)}
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
-            f"--keypoints {text!r}: expected 'x,y;x,y' or a JSON file with [[x, y], …] ({error})"
+            f"--keypoints {text!r}: expected 'x,y;x,y', or a JSON file with [[x, y], …] or {{name: [x, y], …}}"
         ) from error
     if not points:
         raise InputError(f"--keypoints {text!r}: no point there")

@@ -1,9 +1,12 @@
 """Sources of pairs → the batches of every epoch. What a sample is depends on seed, epoch and place alone."""
 
+import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Thread
 from typing import TypeVar
 
 import numpy as np
@@ -276,7 +279,11 @@ class Batches:
         """All batches from number ``number`` of ``epoch`` to the end of the last of ``epochs``."""
         places = [divmod(i, len(self)) for i in range(epoch * len(self) + number, epochs * len(self))]
         loader = DataLoader(
-            self.draws, batch_size=None, sampler=places, num_workers=self.workers, worker_init_fn=_let_main_decide
+            self.draws,
+            batch_size=None,
+            sampler=places,
+            num_workers=min(self.workers, os.cpu_count() or 1),
+            worker_init_fn=_let_main_decide,
         )
         return ahead(map(self.collate, loader))
 
@@ -312,6 +319,14 @@ def _let_main_decide(_worker: int) -> None:
     """Ctrl-C and a polite kill reach workers too; they go on until the process that trains is through with them."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """One whose parent was killed would wait for ever to hand over its batch."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 Item = TypeVar("Item")

@@ -182,7 +182,7 @@ def load_backbone_weights(backbone: nn.Module, weights: str, *, download: bool =
 def _check_layout(name: str, arch: str, path: Path) -> None:
     """The two stride layouts share all key names and shapes, so only the file's own word can tell them apart."""
     if _says_v1(arch) and name != "resnet50_v1":
-        raise InputError(f"{path}: holds {arch!r}, which {name} cannot use; choose --backbone resnet50_v1")
+        raise InputError(f"{path}: holds {arch!r}, which {name} cannot use; choose the backbone resnet50_v1")
 
 
 def _says_v1(arch: str) -> bool:
