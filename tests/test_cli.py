@@ -216,8 +216,13 @@ class TestMatch:
         points = tmp_path / "points.json"
         points.write_text('{"nose": [10, 20]}')
         assert run("match", *images, "--keypoints", points, *raw) == 0
-        assert "1 points of a.jpg on b.jpg" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert "1 points of a.jpg on b.jpg" in printed
+        assert "│  nose │" in printed
+        assert run("match", *images, "--keypoints", points, "--json", *raw) == 0
+        assert json.loads(capsys.readouterr().out)["names"] == ["nose"]
         assert run("match", *images, *raw) == 0
+        assert "no match" not in capsys.readouterr().out  # of what it picked by itself
 
     def test_flow_and_heat(self, spair_root: Path, tmp_path: Path, raw, capsys):
         images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]

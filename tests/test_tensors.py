@@ -1,5 +1,6 @@
 """Tensors on disk: whole or not at all."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mo
         write_tensors(path, {"a": torch.ones(3)})
     assert read_safetensors(path)[0]["a"].tolist() == [0, 0, 0]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no umask")
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path):
+    write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
+    (tmp_path / "y").touch()
+    assert (tmp_path / "x.safetensors").stat().st_mode == (tmp_path / "y").stat().st_mode
 
 
 def test_a_folder_is_not_replaced(tmp_path: Path):

@@ -315,8 +315,31 @@ class TestCommand:
         config = tmp_path / "tiny.toml"
         config.write_text(to_toml(tiny_tables(benchmark, epochs=1)))
         command = ["train", str(config), "--out", str(tmp_path / "run"), "--device", "cpu"]
-        assert main([*command, "--set", "data.root=nowhere"]) == 2
+        for setting in ("data.root=nowhere", "model.sampler=soft", "train.backbone_weights=gone.safetensors"):
+            assert main([*command, "--set", setting]) == 2
+            assert not (tmp_path / "run").exists()
         assert main(command) == 0
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+    def test_workers_end_with_who_trains(self):
+        """However that ends: a worker may be waiting to hand over a batch that nobody will take."""
+        code = (
+            "import os, sys, time; from transformatcher.data.training import _let_main_decide\n"
+            "if os.fork() == 0:\n    _let_main_decide(0); print(os.getpid(), flush=True); time.sleep(60)\n"
+            "os.wait()"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            worker = int(process.stdout.readline())
+            process.kill()
+            process.stdout.close()
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{worker}/stat").exists() and time.monotonic() < deadline:
+            if Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z":
+                break
+            time.sleep(0.1)
+        else:
+            assert not Path(f"/proc/{worker}").exists()
 
 
 def to_toml(tables: dict[str, Any]) -> str:

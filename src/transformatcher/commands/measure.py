@@ -65,6 +65,8 @@ from transformatcher.schema import ImagePair, Size
 from transformatcher.tensors import hash_tensors
 from transformatcher.visualize import draw_errors, plot_confidence, plot_costs, plot_scores, save_figure
 
+WIDE = 115  # columns of a terminal that the table of costs needs; in a narrower one it is turned
+
 
 def evaluate(args: argparse.Namespace) -> int:
     """Predict every pair of a split, then score."""
@@ -287,19 +289,28 @@ def _print_scores(scores: Mapping[str, Any], kind: str) -> None:
 def _print_costs(report: Mapping[str, Any]) -> None:
     first = report["rows"][0]
     table = Table(title=f"ms/pair, {first['mode']}, {first['backbone']}, {first['variant']}, on {report['device']}")
-    for name in ("path", "batch", "size", "matches", *STAGES, "in all", "floor", "× floor", "GFLOP", "GiB"):
+    lines = [
+        {
+            "path": row["path"],
+            "batch": str(row["batch"]),
+            "size": str(row["size"]),
+            "matches": str(row["matches"]),
+            **{name: f"{row['stages_ms'][name]:.3f}" for name in STAGES},
+            "in all": f"{row['ms_per_pair']:.3f}",
+            "floor": f"{row['floor_ms']:.3f}",
+            "× floor": f"{row['ms_per_pair'] / row['floor_ms']:.1f}",
+            "GFLOP": f"{row['gflops']:.1f}",
+            "GiB": f"{row['peak_gib']:.2f}",
+        }
+        for row in report["rows"]
+    ]
+    wide = STDOUT.width >= WIDE
+    for name in lines[0] if wide else ["", *(str(number) for number in range(1, len(lines) + 1))]:
         table.add_column(name, justify="right")
-    for row in report["rows"]:
-        stages = [f"{row['stages_ms'][name]:.3f}" for name in STAGES]
-        ratio = f"{row['ms_per_pair'] / row['floor_ms']:.1f}"
-        numbers = [
-            f"{row['ms_per_pair']:.3f}",
-            f"{row['floor_ms']:.3f}",
-            ratio,
-            f"{row['gflops']:.1f}",
-            f"{row['peak_gib']:.2f}",
-        ]
-        table.add_row(row["path"], str(row["batch"]), str(row["size"]), str(row["matches"]), *stages, *numbers)
+    for cells in (
+        [line.values() for line in lines] if wide else [[name, *(line[name] for line in lines)] for name in lines[0]]
+    ):
+        table.add_row(*cells)
     STDOUT.print(table)
     ceilings = report["ceilings"]
     rate = f"{ceilings['bytes_per_s'] / 1e9:.0f} GB/s copied, {ceilings['flops_per_s'] / 1e12:.2f} TFLOP/s in products"
