@@ -462,7 +462,7 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
     bars.axhline(scores["pck"][kind][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
     bars.set_xticks(range(len(cells)), list(cells), rotation=60, ha="right", fontsize=8)
     bars.set(ylabel=f"PCK @ {alpha}, {kind} (%)", ylim=(0, 100))
-    bars.legend(fontsize=8)
+    bars.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, borderaxespad=0)
     for axis in (curve, bars):
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
