@@ -174,6 +174,11 @@ class TestRunStudy:
         for other in (weights, fewer):
             with pytest.raises(pytest.exit.Exception):
                 run_study(other, tmp_path / "runs" / "second", torch.device("cpu"), rows=["axial"])
+            (out / "axial" / "seed-3").mkdir(exist_ok=True)
+            (out / "axial" / "seed-3" / RESULT).write_text("[]")
+            with pytest.raises(InputError, match=r"seed-3.*: not what ablate writes now"):
+                run_study(study, out, torch.device("cpu"), rows=["axial"])
+            shutil.rmtree(out / "axial" / "seed-3")
             with pytest.raises(InputError, match=r"was run with (train\.backbone_weights|measure) = .*another --out"):
                 run_study(replace(other, seeds=[7]), out, torch.device("cpu"), rows=["axial"])
 

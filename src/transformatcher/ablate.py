@@ -225,20 +225,30 @@ def _results(row: Row, out: Path) -> list[Path]:
 
 def _check_same(row: Row, path: Path, sets: Sequence[SourceConfig]) -> None:
     """A result of another study, or of the same before it was changed, is not taken for this one's."""
-    result = read_json(path)
+    result = _read_result(path)
+    if result is None:
+        raise InputError(
+            f"{path}: not what ablate writes now; choose another --out, or remove it to have it done again"
+        )
     for key, before, now in _differing(result, row.config, sets):
         raise InputError(
             f"{path.parent}: was run with {key} = {before!r}, this study says {now!r}; choose another --out"
         )
 
 
-def _differing(result: Any, config: RunConfig, sets: Sequence[SourceConfig]) -> list[tuple[str, Any, Any]]:
+def _read_result(path: Path) -> dict[str, Any] | None:
+    """None for a file of the same name that something else wrote."""
+    result = read_json(path)
+    return result if isinstance(result, dict) and {"config", "measured", "pck"} <= set(result) else None
+
+
+def _differing(
+    result: Mapping[str, Any], config: RunConfig, sets: Sequence[SourceConfig]
+) -> list[tuple[str, Any, Any]]:
     """(setting, its value there, its value here) of all that change what comes out.
 
     Settings that an older run did not know yet are left aside.
     """
-    if not isinstance(result, dict) or not {"config", "measured"} <= set(result):
-        return [("another form of result", None, None)]
     before, now = flat(result["config"]), flat(to_plain(config))
     for tables in (before, now):  # where a file lies is of no account
         tables["train.backbone_weights"] = Path(tables.get("train.backbone_weights") or "").name
@@ -251,8 +261,8 @@ def _differing(result: Any, config: RunConfig, sets: Sequence[SourceConfig]) -> 
 def _borrow(task: Task, sets: Sequence[SourceConfig]) -> bool:
     """Take the result of the same run in another study beside this one, if there is one."""
     for path in sorted(task.out.parents[2].glob(f"*/*/seed-{task.seed}/{RESULT}")):
-        other = read_json(path)
-        if not _differing(other, task.config, sets):
+        other = _read_result(path)
+        if other is not None and not _differing(other, task.config, sets):
             write_text(task.out / RESULT, json.dumps(other | {"label": task.row.label}, indent=2) + "\n")
             return True
     return False

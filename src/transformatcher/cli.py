@@ -20,7 +20,7 @@ _BACKBONE_HELP = f"{', '.join(BACKBONES)} or timm:NAME"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command; 0 done, 1 faults found in data, 2 unusable input, 130 interrupted."""
     args = _parser().parse_args(argv)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on busy cores, threads that spin take others' turns: 5 times
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait hold up those at work
     try:
         return int(args.run(args))
     except InputError as error:
