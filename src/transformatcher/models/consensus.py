@@ -35,14 +35,14 @@ class Conv4d(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3) -> None:
         super().__init__()
-        self.reach = kernel // 2
         bound = (inputs * kernel**4) ** -0.5  # as torch's own convolutions
         self.weight = nn.Parameter(torch.empty(outputs, inputs, *[kernel] * 4).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
 
     def forward(self, x: Float[Tensor, "b c hs ws ht wt"]) -> Float[Tensor, "b e hs ws ht wt"]:
         """Channels → channels; the outside counts as zeros."""
-        kernel, reach = self.weight.shape[-1], self.reach
+        kernel = self.weight.shape[-1]
+        reach = kernel // 2
         padded = F.pad(x, (0, 0, 0, 0, reach, reach, reach, reach))
         neighbours = padded.unfold(2, kernel, 1).unfold(3, kernel, 1)  # a view
         stacked = rearrange(neighbours, "b c hs ws ht wt i j -> (b hs ws) (c i j) ht wt")
