@@ -214,6 +214,12 @@ class TestMatch:
         assert len(result["keypoints1"]) == len(result["confidence"]) == 2
         assert picture.stat().st_size > 10_000
         points = tmp_path / "points.json"
+        points.write_text('{"\\ud800": [10, 20]}')  # half a character
+        assert run("match", *images, "--keypoints", points, *raw) == 2
+        points.write_text('{"[/x] [bold]": [10, 20]}')
+        capsys.readouterr()
+        assert run("match", *images, "--keypoints", points, *raw) == 0
+        assert "│ [/x] [bold] │" in capsys.readouterr().out
         points.write_text('{"nose": [10, 20]}')
         assert run("match", *images, "--keypoints", points, *raw) == 0
         printed = capsys.readouterr().out

@@ -95,7 +95,7 @@ class DataConfig:
     keep: Literal["auto", "device", "host", "disk"] = "auto"  # where decoded images stay
     canvas: int = 320  # the side of the square that kept images are resized to
     threads: int = 4  # that decode images
-    workers: int = 4  # processes that draw samples; 0 for none
+    workers: int = 4  # processes that draw samples, at most one for each core; 0 for none
     colour: float = 0.2  # each of the seven changes of colour
     crop: float = 0.5  # a crop that keeps every keypoint
     focus: float = 0.0  # a crop around the object instead, where its box is known

@@ -30,8 +30,9 @@ from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher
 
-STDOUT = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width of its own
-STDERR = Console(stderr=True)
+# A file or pipe has no width of its own. Names of files, points and categories are shown as they are, brackets and all.
+STDOUT = Console(width=None if sys.stdout.isatty() else 160, markup=False)
+STDERR = Console(stderr=True, markup=False)
 PICTURES = {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}  # the endings of what matplotlib writes
 
 
@@ -109,6 +110,7 @@ def read_points(text: str) -> dict[str, list[float]]:
         else:
             pairs = [point.split(",") for point in text.split(";") if point.strip()]
             points = {str(i): [float(x), float(y)] for i, (x, y) in enumerate(pairs, 1)}
+        "".join(points).encode()  # half a character could not be shown
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
             f"--keypoints {text!r}: expected 'x,y;x,y', or a JSON file with [[x, y], …] or {{name: [x, y], …}}"

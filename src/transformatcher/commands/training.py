@@ -71,7 +71,7 @@ def _run_study(study: Study, command: str, args: argparse.Namespace) -> None:
 def training_progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
     """A bar with pairs a second and the time left; what ends in a newline stays, as a line above it."""
     columns = (BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True, quiet=quiet)) as bar:
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet, markup=False)) as bar:
         task = bar.add_task("", total=None, rate="")
         start = (time.monotonic(), 0)
 
