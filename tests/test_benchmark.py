@@ -7,6 +7,7 @@ from transformatcher.benchmark import STAGES, Ceilings, benchmark, measure_ceili
 from transformatcher.cli import main
 from transformatcher.config import model_config
 from transformatcher.models.build import build_matcher
+from transformatcher.visualize import plot_costs
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
@@ -61,3 +62,27 @@ def test_command(tmp_path, capsys):
     assert picture.stat().st_size > 10_000
     assert main([*arguments[:3], *arguments[4:]]) == 0
     assert "floor: bytes and operations" in capsys.readouterr().out
+
+
+def test_costs_of_one_size_are_bars_and_of_several_lines():
+    """A line through a single number of matches shows nothing."""
+
+    def row(path, batch, matches, ms):
+        words = {"mode": "infer", "backbone": "resnet50", "variant": "paper"}
+        return words | {
+            "path": path,
+            "batch": batch,
+            "matches": matches,
+            "ms_per_pair": ms,
+            "peak_gib": 2 * ms,
+            "floor_ms": 0.1,
+        }
+
+    one = {"device": "cpu", "rows": [row("fast", 1, 625, 2.0), row("plain", 1, 625, 5.0)]}
+    left, right = plot_costs(one).axes
+    assert [bar.get_width() for bar in left.patches] == [2.0, 5.0]
+    assert [bar.get_width() for bar in right.patches] == [4.0, 10.0]
+    assert [tick.get_text() for tick in left.get_yticklabels()] == ["fast, batch 1", "plain, batch 1"]
+    left, _ = plot_costs(one | {"rows": [*one["rows"], row("fast", 1, 1296, 3.0)]}).axes
+    assert not left.patches
+    assert [list(line.get_xdata()) for line in left.lines] == [[625, 1296], [625], [625, 1296]]  # fast, plain, floor

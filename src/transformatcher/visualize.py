@@ -500,12 +500,25 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
 
 
 def plot_costs(report: Mapping[str, Any]) -> Figure:
-    """Time and memory of each path against the number of candidate matches."""
+    """Time and memory of each path against the number of candidate matches; of one size of images, as bars."""
     figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in report["rows"]:
         groups.setdefault((row["path"], row["batch"]), []).append(row)
+    if len({row["matches"] for row in report["rows"]}) > 1:
+        _cost_lines(left, right, groups)
+    else:
+        _cost_bars(left, right, groups)
+    row = report["rows"][0]
+    figure.suptitle(f"{row['mode']}, {row['backbone']}, {row['variant']}, {report['device']}", fontsize=10)
+    return figure
+
+
+CostGroups = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]  # (path, batch) → rows
+
+
+def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
     colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(groups)))
     for colour, marker, ((path, batch), rows) in zip(colours, "osD^vPX*" * 4, groups.items(), strict=False):
         matches = [row["matches"] for row in rows]
@@ -519,9 +532,23 @@ def plot_costs(report: Mapping[str, Any]) -> Figure:
     for axis in (left, right):
         axis.grid(alpha=0.3, which="both")
         axis.legend(fontsize=8)
-    row = report["rows"][0]
-    figure.suptitle(f"{row['mode']}, {row['backbone']}, {row['variant']}, {report['device']}", fontsize=10)
-    return figure
+
+
+def _cost_bars(left: Axes, right: Axes, groups: CostGroups) -> None:
+    labels = [f"{path}, batch {batch}" for path, batch in groups]
+    rows = [rows[-1] for rows in groups.values()]
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(groups)))
+    floors = [row["floor_ms"] for row in rows]
+    for axis, key, words in ((left, "ms_per_pair", "ms/pair"), (right, "peak_gib", "peak memory (GiB)")):
+        values = [row[key] for row in rows]
+        bars = axis.barh(labels, values, color=colours)
+        axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=9)
+        axis.invert_yaxis()
+        axis.set(xlabel=words, xlim=(0, 1.15 * max(values)))
+    left.set(xscale="log", xlim=(0.5 * min(floors), 3 * max(row["ms_per_pair"] for row in rows)))
+    left.plot(floors, labels, ls="", marker="|", ms=16, color="tab:red", label="floor")
+    left.legend(fontsize=8)
+    right.set_yticks([])
 
 
 def save_figure(figure: Figure, path: Path, metadata: Mapping[str, str] | None = None) -> None:

@@ -170,7 +170,7 @@ def _evaluation(run: EvalRun) -> Part:
 
 
 def _costs(name: str, bench: Mapping[str, Any]) -> Part:
-    figure = plot(plot_costs(bench), f"time and memory against the number of matches on {bench['device']}")
+    figure = plot(plot_costs(bench), f"time and memory of each path on {bench['device']}")
     return f"bench-{slug(name)}", f"Time and memory: {name}", figure + commands_html([bench_command(bench)])
 
 
