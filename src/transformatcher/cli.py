@@ -283,7 +283,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _research_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    analyse = commands.add_parser("analyse", help="the paper's analyses: nonlocality, tables, attention, failures")
+    analyse = commands.add_parser("analyse", help="nonlocality, tables, attention, failures, overlap")
     tools = analyse.add_subparsers(dest="tool", required=True, metavar="TOOL")
 
     nonlocality = tools.add_parser(
@@ -323,6 +323,13 @@ def _research_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     failures.add_argument("--alpha", type=float, default=0.1, help="right means within this (%(default)s)")
     failures.add_argument("--out", required=True, metavar="PAGE", help="an .html file, or a folder for failures.html")
     failures.set_defaults(run=_lazy("research", "failures"))
+
+    overlap = tools.add_parser("overlap", help="PCK of runs, by what the training list holds of a pair")
+    overlap.add_argument("runs", nargs="+", metavar="EVAL_DIR", help="folders that eval wrote, of one split")
+    overlap.add_argument("--root", required=True, metavar="DIR", help="the benchmark's folder, for its lists of pairs")
+    overlap.add_argument("--train", default="trn", metavar="SPLIT", help="the split trained on (%(default)s)")
+    overlap.add_argument("--out", required=True, metavar="DIR", help="a .md, a .tex and a plot go here")
+    overlap.set_defaults(run=_lazy("research", "overlap"))
 
     report = commands.add_parser("report", help="gather saved results into one self-contained HTML page")
     report.add_argument(

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from transformatcher.analysis.page import heading, page, paragraph, photo_plot, slug
-from transformatcher.analysis.runs import EvalRun
+from transformatcher.analysis.runs import EvalRun, pairs_of
 from transformatcher.analysis.tables import commands_html
-from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
 from transformatcher.data.pairs import read_pair
 from transformatcher.errors import InputError
 from transformatcher.evaluate import LEVELS, Prediction, pair_scores, tolerance_px, worst_first
@@ -35,7 +34,7 @@ class Failure:
 
 def worst_pairs(run: EvalRun, root: Path, most: int, alpha: float = 0.1) -> list[Failure]:
     """The pairs with the lowest PCK, and of those with the same, the largest errors first."""
-    pairs = _pairs_of(run, root)
+    pairs = pairs_of(run, root)
     scores = pair_scores(run.predictions, run.kind, alpha, frame=None)
     failures = []
     for index in worst_first(run.predictions, run.kind, alpha, frame=None)[:most]:
@@ -49,15 +48,6 @@ def worst_pairs(run: EvalRun, root: Path, most: int, alpha: float = 0.1) -> list
         error = 100 * alpha * error_px / radius_px
         failures.append(Failure(prediction, pairs[prediction.name], float(scores[index]), float(error), radius_px))
     return failures
-
-
-def _pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
-    benchmark = next((name for name in BENCHMARKS if name == run.benchmark), None)
-    if benchmark is None:
-        raise InputError(f"{run.folder / 'run.json'}: does not say which benchmark these predictions are of")
-    count = run.run.get("n_pairs", len(run.predictions))
-    split, seed = run.run.get("split") or "test", run.run.get("seed", 0)
-    return {pair.name: pair for pair in load_benchmark(benchmark, root, split, n_pairs=count, seed=seed)}
 
 
 def gallery(

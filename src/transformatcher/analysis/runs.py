@@ -10,10 +10,12 @@ from typing import Any
 
 from transformatcher.checkpoint import CONFIG, SHIPPED_WORDS
 from transformatcher.config import model_config, to_plain
+from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluate import PREDICTIONS, PUBLISHED_KIND, Prediction, read_predictions, read_run, score
 from transformatcher.files import read_json
 from transformatcher.metrics import Kind
+from transformatcher.schema import ImagePair
 
 FOLDERS = {"spair": "SPair-71k", "pfpascal": "PF-PASCAL", "pfwillow": "PF-WILLOW", "coco": "COCO"}
 
@@ -68,6 +70,16 @@ def read_eval(folder: Path) -> EvalRun:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name one that transformatcher eval wrote (--out)")
     return EvalRun(folder, read_run(folder), read_predictions(folder))
+
+
+def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
+    """The pairs that a run predicted, by name, and others of its split."""
+    benchmark = next((name for name in BENCHMARKS if name == run.benchmark), None)
+    if benchmark is None:
+        raise InputError(f"{run.folder / 'run.json'}: does not say which benchmark these predictions are of")
+    count = run.run.get("n_pairs", len(run.predictions))
+    split, seed = run.run.get("split") or "test", run.run.get("seed", 0)
+    return {pair.name: pair for pair in load_benchmark(benchmark, root, split, n_pairs=count, seed=seed)}
 
 
 def eval_command(run: Mapping[str, Any], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Sub-commands for researchers: analyse nonlocality, tables, attention and failures; report."""
+"""Sub-commands for researchers: analyse nonlocality, tables, attention, failures and overlap; report."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from rich.table import Table as Printed
 
 from transformatcher.analysis.failures import PAGE, gallery, worst_pairs
 from transformatcher.analysis.figures import departure, plot_difficulty, plot_nonlocality
+from transformatcher.analysis.overlap import measure_overlap, overlap_table, plot_overlap
 from transformatcher.analysis.page import save_with_command
 from transformatcher.analysis.pictures import draw_attention, listen
 from transformatcher.analysis.report import gather
@@ -24,6 +25,7 @@ from transformatcher.checkpoint import SHIPPED, SHIPPED_WORDS, load_checkpoint
 from transformatcher.commands.shared import STDOUT, check_picture, named_folder, progress_bar, recorded_split
 from transformatcher.config import ModelConfig, to_plain
 from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.pairs import find_split
 from transformatcher.errors import InputError
 from transformatcher.evaluate import parse_alphas
 from transformatcher.files import write_text
@@ -118,6 +120,23 @@ def failures(args: argparse.Namespace) -> int:
         text = gallery(run, worst, _command("failures", *words, "--out", _shown(out)), alpha, track)
     write_text(path, text)
     print(f"{len(worst)} of {len(run.predictions)} pairs, PCK {worst[0].pck:.1f} to {worst[-1].pck:.1f}\npage: {path}")
+    return 0
+
+
+def overlap(args: argparse.Namespace) -> int:
+    """PCK of runs, by what the training list holds of a pair."""
+    out = named_folder(args.out)
+    runs = [read_eval(Path(folder)) for folder in args.runs]
+    training = find_split(args.train)
+    found = measure_overlap(runs, Path(args.root), training)
+    words = [*map(_shown, (run.folder for run in runs)), "--root", FOLDERS[runs[0].benchmark]]
+    words += ["--train", training] if training != "trn" else []
+    command = _command("overlap", *words, "--out", _shown(out))
+    table = overlap_table(found, [*(run.command for run in runs), command])
+    files = [*write_table(table, out), out / "overlap.png"]
+    save_with_command(plot_overlap(found), files[-1], command)
+    _print(table)
+    print("\n".join(str(path) for path in files))
     return 0
 
 

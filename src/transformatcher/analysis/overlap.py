@@ -1,0 +1,125 @@
+"""Predictions and a training list → PCK of pairs by how much of them was there to be learned by heart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from transformatcher.analysis.results import PROTOCOL
+from transformatcher.analysis.runs import EvalRun, pairs_of
+from transformatcher.analysis.tables import NOTHING, Section, Table
+from transformatcher.data.benchmarks import Benchmark, load_benchmark
+from transformatcher.errors import InputError
+from transformatcher.evaluate import pair_scores
+from transformatcher.schema import ImagePair
+from transformatcher.visualize import COLOURS
+
+LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
+ALL = "all pairs"
+ALPHAS = (0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How the pairs of one split overlap with a training list, and what runs score on each part."""
+
+    data: str  # the benchmark and its split
+    training: str  # the split that was trained on
+    kind: str  # of threshold
+    counts: Mapping[str, int]  # of LISTED and ALL
+    scores: Mapping[str, Mapping[str, tuple[float, ...] | None]]  # run → LISTED and ALL → PCK in percent at ALPHAS
+
+
+def measure_overlap(runs: Sequence[EvalRun], root: Path, training: str = "trn") -> Overlap:
+    """Divide the pairs of these runs, which must be of one split, by what the split ``training`` holds of them.
+
+    Mirrored and exchanged pairs count as the same.
+    """
+    first = runs[0]
+    for run in runs:
+        if (run.benchmark, run.run.get("split")) != (first.benchmark, first.run.get("split")):
+            raise InputError(f"{run.folder}: is of {run.data}, {first.folder} of {first.data}; name runs of one split")
+    if first.benchmark not in ("pfpascal", "spair"):
+        raise InputError(f"{first.folder}: {first.data} has no list of training pairs")
+    if first.run.get("split") == training:
+        raise InputError(f"{first.folder}: is of the split {training} itself; name runs of another, or another --train")
+    pairs, names = pairs_of(first, root), {prediction.name for prediction in first.predictions}
+    missing = sorted(names - set(pairs))
+    if missing:
+        raise InputError(
+            f"{first.folder}: pair {missing[0]} is not in {root}; name the folder that these predictions are of"
+        )
+    for run in runs[1:]:
+        if {prediction.name for prediction in run.predictions} != names:
+            raise InputError(
+                f"{run.folder}: its {len(run.predictions)} pairs are not the {len(names)} of {first.folder}"
+            )
+    listed = {_images(pair) for pair in load_benchmark(cast(Benchmark, first.benchmark), root, training)}
+    seen = frozenset[Path]().union(*listed)
+    scores: dict[str, Mapping[str, tuple[float, ...] | None]] = {}
+    for run in runs:
+        groups = np.array([_group(_images(pairs[p.name]), listed, seen) for p in run.predictions])
+        pck = np.stack([pair_scores(run.predictions, run.kind, alpha) for alpha in ALPHAS], axis=1)
+        label = run.folder.name if run.folder.name not in scores else str(run.folder)
+        scores[label] = {
+            name: tuple(pck[inside].mean(axis=0).tolist()) if inside.any() else None
+            for name, inside in {ALL: groups != "", **{name: groups == name for name in LISTED}}.items()
+        }
+        counts = {ALL: len(groups), **{name: int((groups == name).sum()) for name in LISTED}}  # of any run: the same
+    return Overlap(first.data, training, first.kind, counts, scores)
+
+
+def _images(pair: ImagePair) -> frozenset[Path]:
+    return frozenset(cast(Path, image) for image in (pair.src_image, pair.trg_image))  # benchmarks name files
+
+
+def _group(images: frozenset[Path], listed: set[frozenset[Path]], seen: frozenset[Path]) -> str:
+    if images in listed:
+        return LISTED[0]
+    return LISTED[3 - len(images & seen)]
+
+
+def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
+    """One line for each part, one column for each run."""
+    rows = []
+    for name in (ALL, *LISTED):
+        cells = [at[name] for at in overlap.scores.values()]
+        shown = [" / ".join(f"{value:.1f}" for value in cell) if cell else NOTHING for cell in cells]
+        rows.append([name, str(overlap.counts[name]), *shown])
+    return Table(
+        "overlap",
+        f"{overlap.data} by what the list {overlap.training} holds of a pair",
+        ["listed for training", "pairs", *overlap.scores],
+        [Section(rows)],
+        [
+            f"{PROTOCOL} Threshold {overlap.kind}, α = {' / '.join(map(str, ALPHAS))}.",
+            "A pair counts as listed in either order, mirrored or not.",
+        ],
+        commands,
+    )
+
+
+def plot_overlap(overlap: Overlap) -> Figure:
+    """Bars of each part for each run, a panel for each tolerance."""
+    figure = Figure(figsize=(10, 3.8), dpi=110, layout="constrained")
+    axes = figure.subplots(1, len(ALPHAS), sharey=True)
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(LISTED)))
+    width = 0.8 / len(LISTED)
+    for number, (axis, alpha) in enumerate(zip(axes, ALPHAS, strict=True)):
+        for index, (name, colour) in enumerate(zip(LISTED, colours, strict=True)):
+            cells = [at[name] for at in overlap.scores.values()]
+            places = np.arange(len(cells)) + width * (index - (len(LISTED) - 1) / 2)
+            heights = [cell[number] if cell else 0.0 for cell in cells]
+            label = f"{name} ({overlap.counts[name]} pairs)" if number == 0 else None
+            bars = axis.bar(places, heights, width, color=colour, label=label)
+            axis.bar_label(bars, [f"{cell[number]:.0f}" if cell else NOTHING for cell in cells], fontsize=7)
+        axis.set_xticks(range(len(overlap.scores)), list(overlap.scores), fontsize=8)
+        axis.set(title=f"α = {alpha}", ylim=(0, 105))
+    axes[0].set_ylabel(f"PCK (%), {overlap.kind}")
+    figure.legend(loc="outside lower center", ncols=len(LISTED), fontsize=8, frameon=False)
+    figure.suptitle(f"{overlap.data}, by what the training list holds of a pair", fontsize=10)
+    return figure

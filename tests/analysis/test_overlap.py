@@ -1,0 +1,89 @@
+"""Pairs by what a training list holds of them."""
+
+from pathlib import Path
+
+import pytest
+from analysis_world import prediction, write_eval
+
+from transformatcher.analysis.overlap import ALL, LISTED, measure_overlap, overlap_table, plot_overlap
+from transformatcher.analysis.runs import read_eval
+from transformatcher.cli import main
+from transformatcher.errors import InputError
+
+FAR, NEAR, RIGHT = 50.0, 6.0, 0.0  # pixels of 80: wrong, right within 0.1 alone, right
+TEST = {"b-a": RIGHT, "b-c": NEAR, "a-d": NEAR, "d-a": FAR, "d-e": FAR}  # a pair of the list exchanged, and others
+SCORES = dict(zip(LISTED, ((100, 100), (0, 100), (0, 50), (0, 0)), strict=True))  # at 0.05 and 0.1
+
+
+@pytest.fixture
+def root(pascal_root: Path) -> Path:
+    """Of PF-PASCAL, with a training list of a–b (mirrored) and c–a."""
+    mat = (pascal_root / "Annotations" / "cat" / "b.mat").read_bytes()
+    for name in "cde":
+        (pascal_root / "Annotations" / "cat" / f"{name}.mat").write_bytes(mat)
+    with (pascal_root / "trn_pairs.csv").open("a") as file:
+        file.write("JPEGImages/c.jpg,JPEGImages/a.jpg,8,0\n")
+    lines = [f"JPEGImages/{name[0]}.jpg,JPEGImages/{name[2]}.jpg,8,1;2,3;4,5;6,7;8" for name in TEST]
+    (pascal_root / "test_pairs.csv").write_text("\n".join(["source_image,target_image,class,XA,YA,XB,YB", *lines]))
+    return pascal_root
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = [prediction(f"{i:04d}-{name}-cat", error) for i, (name, error) in enumerate(TEST.items())]
+    return write_eval(tmp_path / "mine", found, benchmark="pfpascal", split="test")
+
+
+def test_parts(root, folder):
+    overlap = measure_overlap([read_eval(folder)], root)
+    assert overlap.counts == {ALL: 5, **dict(zip(LISTED, (1, 1, 2, 1), strict=True))}
+    assert overlap.scores["mine"] == {ALL: (20, 60), **SCORES}
+    assert [row[1:] for row in overlap_table(overlap).sections[0].rows] == [
+        ["5", "20.0 / 60.0"], ["1", "100.0 / 100.0"], ["1", "0.0 / 100.0"], ["2", "0.0 / 50.0"], ["1", "0.0 / 0.0"],
+    ]  # fmt: skip
+    fine, coarse = plot_overlap(overlap).axes
+    assert [bar.get_height() for bar in coarse.patches] == [100, 100, 50, 0]
+    assert [bar.get_height() for bar in fine.patches] == [100, 0, 0, 0]
+
+
+def test_a_part_without_pairs_and_two_runs_of_one_name(root, folder, tmp_path):
+    few = [prediction("0000-b-a-cat", RIGHT)]
+    first, other = (
+        read_eval(write_eval(tmp_path / name / "one", few, benchmark="pfpascal", split="test")) for name in "xy"
+    )
+    overlap = measure_overlap([first, other], root)
+    assert list(overlap.scores) == ["one", str(other.folder)]
+    assert overlap_table(overlap).sections[0].rows[-1] == ["neither image", "0", "–", "–"]
+    assert plot_overlap(overlap) is not None
+    with pytest.raises(InputError, match="its 1 pairs are not the 5 of"):
+        measure_overlap([read_eval(folder), other], root)
+
+
+def test_command(root, folder, tmp_path, capsys):
+    out = tmp_path / "overlap"
+    assert main(["analyse", "overlap", str(folder), "--root", str(root), "--out", str(out)]) == 0
+    assert "the pair itself" in capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} == {"overlap.md", "overlap.tex", "overlap.png"}
+    assert "transformatcher analyse overlap mine --root PF-PASCAL --out overlap" in (out / "overlap.md").read_text()
+
+
+def test_what_cannot_be_divided(root, folder, tmp_path):
+    run = read_eval(folder)
+    willow, val = (
+        read_eval(write_eval(tmp_path / name, [prediction("0", RIGHT)], **said))
+        for name, said in {
+            "willow": {"benchmark": "pfwillow", "split": "test"},
+            "val": {"benchmark": "pfpascal", "split": "val"},
+        }.items()
+    )
+    stranger = read_eval(
+        write_eval(tmp_path / "s", [prediction("9-x-y-cat", RIGHT)], benchmark="pfpascal", split="test")
+    )
+    for runs, training, words in (
+        ([run, val], "trn", "of PF-PASCAL val.*name runs of one split"),
+        ([willow], "trn", "PF-WILLOW test has no list of training pairs"),
+        ([run], "test", "is of the split test itself"),
+        ([stranger], "trn", "pair 9-x-y-cat is not in"),
+    ):
+        with pytest.raises(InputError, match=words):
+            measure_overlap(runs, root, training)
