@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from analysis_world import prediction, write_eval
 
-from transformatcher.analysis.overlap import ALL, LISTED, measure_overlap, overlap_table, plot_overlap
+from transformatcher.analysis.overlap import ALL, LISTED, TrainingList, measure_overlap, overlap_table, plot_overlap
 from transformatcher.analysis.runs import read_eval
 from transformatcher.cli import main
 from transformatcher.errors import InputError
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_parts(root, folder):
-    overlap = measure_overlap([read_eval(folder)], root)
+    overlap = measure_overlap([read_eval(folder)], root, TrainingList("pfpascal", root))
     assert overlap.counts == {ALL: 5, **dict(zip(LISTED, (1, 1, 2, 1), strict=True))}
     assert overlap.scores["mine"] == {ALL: (20, 60), **SCORES}
     assert [row[1:] for row in overlap_table(overlap).sections[0].rows] == [
@@ -51,12 +51,12 @@ def test_a_part_without_pairs_and_two_runs_of_one_name(root, folder, tmp_path):
     first, other = (
         read_eval(write_eval(tmp_path / name / "one", few, benchmark="pfpascal", split="test")) for name in "xy"
     )
-    overlap = measure_overlap([first, other], root)
+    overlap = measure_overlap([first, other], root, TrainingList("pfpascal", root))
     assert list(overlap.scores) == ["one", str(other.folder)]
     assert overlap_table(overlap).sections[0].rows[-1] == ["neither image", "0", "–", "–"]
     assert plot_overlap(overlap) is not None
     with pytest.raises(InputError, match="its 1 pairs are not the 5 of"):
-        measure_overlap([read_eval(folder), other], root)
+        measure_overlap([read_eval(folder), other], root, TrainingList("pfpascal", root))
 
 
 def test_command(root, folder, tmp_path, capsys):
@@ -69,21 +69,32 @@ def test_command(root, folder, tmp_path, capsys):
 
 def test_what_cannot_be_divided(root, folder, tmp_path):
     run = read_eval(folder)
-    willow, val = (
-        read_eval(write_eval(tmp_path / name, [prediction("0", RIGHT)], **said))
-        for name, said in {
-            "willow": {"benchmark": "pfwillow", "split": "test"},
-            "val": {"benchmark": "pfpascal", "split": "val"},
-        }.items()
-    )
+    val = read_eval(write_eval(tmp_path / "val", [prediction("0", RIGHT)], benchmark="pfpascal", split="val"))
     stranger = read_eval(
         write_eval(tmp_path / "s", [prediction("9-x-y-cat", RIGHT)], benchmark="pfpascal", split="test")
     )
     for runs, training, words in (
         ([run, val], "trn", "of PF-PASCAL val.*name runs of one split"),
-        ([willow], "trn", "PF-WILLOW test has no list of training pairs"),
-        ([run], "test", "is of the split test itself"),
+        ([run], "test", "PF-PASCAL test, the training list itself"),
         ([stranger], "trn", "pair 9-x-y-cat is not in"),
     ):
         with pytest.raises(InputError, match=words):
-            measure_overlap(runs, root, training)
+            measure_overlap(runs, root, TrainingList("pfpascal", root, training))
+
+
+def test_another_benchmarks_training_list(root, willow_root, tmp_path, capsys):
+    """Of the two photos of the one pair, PF-PASCAL's list has both by name, as a pair."""
+    names = {"benchmark": "pfwillow", "split": "test"}
+    folder = write_eval(tmp_path / "willow", [prediction("0000-a-b", RIGHT)], **names)
+    arguments = ["analyse", "overlap", str(folder), "--root", str(willow_root), "--out", str(tmp_path / "out")]
+    other = ["--train-benchmark", "pfpascal"]
+    assert main(arguments) == 2
+    assert "PF-WILLOW test has no training list of its own; name one by --train-benchmark" in capsys.readouterr().err
+    assert main([*arguments, *other]) == 2
+    assert "--train-benchmark pfpascal: name its folder too, by --train-root" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([*arguments, *other, "--train-root", str(root)]) == 0
+    text = (tmp_path / "out" / "overlap.md").read_text()
+    assert "PF-WILLOW test by what PF-PASCAL trn holds of a pair" in text
+    assert "| the pair itself | 1 | 100.0 / 100.0 |" in text
+    assert "--root PF-WILLOW --train-benchmark pfpascal --train-root PF-PASCAL --out out" in text

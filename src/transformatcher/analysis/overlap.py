@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from transformatcher.analysis.results import PROTOCOL
-from transformatcher.analysis.runs import EvalRun, pairs_of
+from transformatcher.analysis.runs import FOLDERS, EvalRun, pairs_of
 from transformatcher.analysis.tables import NOTHING, Section, Table
 from transformatcher.data.benchmarks import Benchmark, load_benchmark
 from transformatcher.errors import InputError
@@ -20,7 +20,22 @@ from transformatcher.visualize import COLOURS
 
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
 ALL = "all pairs"
+LISTS_OF_PAIRS: tuple[Benchmark, ...] = ("pfpascal", "spair")  # benchmarks with a split for training
 ALPHAS = (0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class TrainingList:
+    """Pairs that something was trained on."""
+
+    benchmark: Benchmark
+    root: Path
+    split: str = "trn"
+
+    @property
+    def words(self) -> str:
+        """The benchmark and its split, as people call them."""
+        return f"{FOLDERS[self.benchmark]} {self.split}"
 
 
 @dataclass(frozen=True)
@@ -28,25 +43,24 @@ class Overlap:
     """How the pairs of one split overlap with a training list, and what runs score on each part."""
 
     data: str  # the benchmark and its split
-    training: str  # the split that was trained on
+    training: str  # those of the list
     kind: str  # of threshold
     counts: Mapping[str, int]  # of LISTED and ALL
     scores: Mapping[str, Mapping[str, tuple[float, ...] | None]]  # run → LISTED and ALL → PCK in percent at ALPHAS
 
 
-def measure_overlap(runs: Sequence[EvalRun], root: Path, training: str = "trn") -> Overlap:
-    """Divide the pairs of these runs, which must be of one split, by what the split ``training`` holds of them.
+def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList) -> Overlap:
+    """Divide the pairs of these runs, which must be the same, by what a training list holds of them.
 
-    Mirrored and exchanged pairs count as the same.
+    Photos are known by the names of their files: benchmarks made of PASCAL VOC keep them. Mirrored and exchanged pairs
+    count as the same.
     """
     first = runs[0]
     for run in runs:
         if (run.benchmark, run.run.get("split")) != (first.benchmark, first.run.get("split")):
             raise InputError(f"{run.folder}: is of {run.data}, {first.folder} of {first.data}; name runs of one split")
-    if first.benchmark not in ("pfpascal", "spair"):
-        raise InputError(f"{first.folder}: {first.data} has no list of training pairs")
-    if first.run.get("split") == training:
-        raise InputError(f"{first.folder}: is of the split {training} itself; name runs of another, or another --train")
+    if first.data == training.words:
+        raise InputError(f"{first.folder}: is of {first.data}, the training list itself")
     pairs, names = pairs_of(first, root), {prediction.name for prediction in first.predictions}
     missing = sorted(names - set(pairs))
     if missing:
@@ -58,11 +72,11 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: str = "trn") 
             raise InputError(
                 f"{run.folder}: its {len(run.predictions)} pairs are not the {len(names)} of {first.folder}"
             )
-    listed = {_images(pair) for pair in load_benchmark(cast(Benchmark, first.benchmark), root, training)}
-    seen = frozenset[Path]().union(*listed)
+    listed = {_photos(pair) for pair in load_benchmark(training.benchmark, training.root, training.split)}
+    seen = frozenset[str]().union(*listed)
     scores: dict[str, Mapping[str, tuple[float, ...] | None]] = {}
     for run in runs:
-        groups = np.array([_group(_images(pairs[p.name]), listed, seen) for p in run.predictions])
+        groups = np.array([_group(_photos(pairs[p.name]), listed, seen) for p in run.predictions])
         pck = np.stack([pair_scores(run.predictions, run.kind, alpha) for alpha in ALPHAS], axis=1)
         label = run.folder.name if run.folder.name not in scores else str(run.folder)
         scores[label] = {
@@ -70,17 +84,17 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: str = "trn") 
             for name, inside in {ALL: groups != "", **{name: groups == name for name in LISTED}}.items()
         }
         counts = {ALL: len(groups), **{name: int((groups == name).sum()) for name in LISTED}}  # of any run: the same
-    return Overlap(first.data, training, first.kind, counts, scores)
+    return Overlap(first.data, training.words, first.kind, counts, scores)
 
 
-def _images(pair: ImagePair) -> frozenset[Path]:
-    return frozenset(cast(Path, image) for image in (pair.src_image, pair.trg_image))  # benchmarks name files
+def _photos(pair: ImagePair) -> frozenset[str]:
+    return frozenset(cast(Path, image).stem for image in (pair.src_image, pair.trg_image))  # benchmarks name files
 
 
-def _group(images: frozenset[Path], listed: set[frozenset[Path]], seen: frozenset[Path]) -> str:
-    if images in listed:
+def _group(photos: frozenset[str], listed: set[frozenset[str]], seen: frozenset[str]) -> str:
+    if photos in listed:
         return LISTED[0]
-    return LISTED[3 - len(images & seen)]
+    return LISTED[3 - len(photos & seen)]
 
 
 def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
@@ -92,12 +106,12 @@ def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
         rows.append([name, str(overlap.counts[name]), *shown])
     return Table(
         "overlap",
-        f"{overlap.data} by what the list {overlap.training} holds of a pair",
-        ["listed for training", "pairs", *overlap.scores],
+        f"{overlap.data} by what {overlap.training} holds of a pair",
+        ["in the training list", "pairs", *overlap.scores],
         [Section(rows)],
         [
             f"{PROTOCOL} Threshold {overlap.kind}, α = {' / '.join(map(str, ALPHAS))}.",
-            "A pair counts as listed in either order, mirrored or not.",
+            "Photos are known by the names of their files; a pair counts in either order, mirrored or not.",
         ],
         commands,
     )
@@ -121,5 +135,5 @@ def plot_overlap(overlap: Overlap) -> Figure:
         axis.set(title=f"α = {alpha}", ylim=(0, 105))
     axes[0].set_ylabel(f"PCK (%), {overlap.kind}")
     figure.legend(loc="outside lower center", ncols=len(LISTED), fontsize=8, frameon=False)
-    figure.suptitle(f"{overlap.data}, by what the training list holds of a pair", fontsize=10)
+    figure.suptitle(f"{overlap.data}, by what {overlap.training} holds of a pair", fontsize=10)
     return figure

@@ -11,7 +11,7 @@ from rich.table import Table as Printed
 
 from transformatcher.analysis.failures import PAGE, gallery, worst_pairs
 from transformatcher.analysis.figures import departure, plot_difficulty, plot_nonlocality
-from transformatcher.analysis.overlap import measure_overlap, overlap_table, plot_overlap
+from transformatcher.analysis.overlap import LISTS_OF_PAIRS, TrainingList, measure_overlap, overlap_table, plot_overlap
 from transformatcher.analysis.page import save_with_command
 from transformatcher.analysis.pictures import draw_attention, listen
 from transformatcher.analysis.report import gather
@@ -127,10 +127,19 @@ def overlap(args: argparse.Namespace) -> int:
     """PCK of runs, by what the training list holds of a pair."""
     out = named_folder(args.out)
     runs = [read_eval(Path(folder)) for folder in args.runs]
-    training = find_split(args.train)
+    benchmark, split = args.train_benchmark or runs[0].benchmark, find_split(args.train)
+    if benchmark not in LISTS_OF_PAIRS:
+        raise InputError(
+            f"{runs[0].folder}: {runs[0].data} has no training list of its own; name one by --train-benchmark "
+            f"({', '.join(LISTS_OF_PAIRS)}) and --train-root"
+        )
+    if args.train_benchmark and not args.train_root:
+        raise InputError(f"--train-benchmark {benchmark}: name its folder too, by --train-root")
+    training = TrainingList(benchmark, Path(args.train_root or args.root), split)
     found = measure_overlap(runs, Path(args.root), training)
     words = [*map(_shown, (run.folder for run in runs)), "--root", FOLDERS[runs[0].benchmark]]
-    words += ["--train", training] if training != "trn" else []
+    words += ["--train-benchmark", benchmark, "--train-root", FOLDERS[benchmark]] if args.train_benchmark else []
+    words += ["--train", split] if split != "trn" else []
     command = _command("overlap", *words, "--out", _shown(out))
     table = overlap_table(found, [*(run.command for run in runs), command])
     files = [*write_table(table, out), out / "overlap.png"]
