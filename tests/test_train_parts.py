@@ -168,3 +168,27 @@ class TestSource:
         item = SourceConfig("spair", spair_root.name, split="val", share=0.5)
         source = training_source(item, DataConfig((item,), (item,), root=str(spair_root.parent)), seed=0)
         assert (len(source.pairs), source.share) == (2, 0.5)
+
+    def test_photos_that_are_left_out(self, pascal_root: Path, coco_root: Path):
+        """The list has a–b; then c–d as well, of which only those stay that no named set shows."""
+        mat = (pascal_root / "Annotations" / "cat" / "b.mat").read_bytes()
+        for name in "cd":
+            (pascal_root / "Annotations" / "cat" / f"{name}.mat").write_bytes(mat)
+        with (pascal_root / "trn_pairs.csv").open("a") as file:
+            file.write("JPEGImages/c.jpg,JPEGImages/d.jpg,8,0\n")
+        listed, test = (SourceConfig("pfpascal", pascal_root.name, split=split) for split in ("trn", "test"))
+        coco = SourceConfig("coco", coco_root.name)
+
+        def names(item: SourceConfig, *leave_out: SourceConfig) -> list[str]:
+            data = DataConfig((item,), (item,), root=str(pascal_root.parent), leave_out=leave_out)
+            pairs = training_source(item, data, seed=0).pairs
+            return [thing.id for thing in pairs.objects] if item is coco else [pair.name for pair in pairs]
+
+        assert names(listed) == ["0000-a-b-cat", "0001-c-d-cat"]
+        assert names(listed, test) == ["0001-c-d-cat"]
+        with pytest.raises(InputError, match=r"pairs: all 2 show photos that data\.leave_out names"):
+            names(listed, test, listed)
+        assert len(names(coco)) == 4
+        assert names(coco, test) == names(coco)  # other photos
+        with pytest.raises(InputError, match="objects: all 4 show photos"):
+            names(coco, coco)

@@ -91,6 +91,8 @@ class DataConfig:
     train: tuple[SourceConfig, ...]
     validate: tuple[SourceConfig, ...]
     root: str = "data"
+    # sets of pairs none of whose photos, known by the names of their files, may be trained on
+    leave_out: tuple[SourceConfig, ...] = ()
     pairs_per_epoch: int | None = None  # None: as many as the lists of pairs hold
     keep: Literal["auto", "device", "host", "disk"] = "auto"  # where decoded images stay
     canvas: int = 320  # the side of the square that kept images are resized to
@@ -194,8 +196,8 @@ def run_config(tables: Mapping[str, Any], source: str = "run config") -> RunConf
     data, train = dict(tables["data"]), tables.get("train", {})
     check_keys(data, [f.name for f in fields(DataConfig)], f"{source}, [data]")
     check_keys(train, [f.name for f in fields(TrainConfig)], f"{source}, [train]")
-    for key in ("train", "validate"):
-        sources = data.get(key)
+    for key in ("train", "validate", "leave_out"):
+        sources = data.get(key, [] if key == "leave_out" else None)
         if not isinstance(sources, list | tuple) or not all(isinstance(item, Mapping) for item in sources):
             raise InputError(f"{source}: data.{key} must be a list of {{benchmark = …, folder = …}}")
         data[key] = [source_config(item, f"{source}, data.{key}") for item in sources]

@@ -1,13 +1,13 @@
 """Config → the parts of a training run: what it starts from, learns by, is fed with and is measured on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from transformatcher.data.coco_keypoints import (
     load_coco_objects,
     objects_of,
 )
-from transformatcher.data.pairs import LoadedPair, find_split, load_pair
+from transformatcher.data.pairs import LoadedPair, find_split, load_pair, photo_names
 from transformatcher.data.training import Source
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
@@ -177,10 +177,13 @@ class Average:
 def training_source(item: SourceConfig, data: DataConfig, seed: int) -> Source:
     """A line of the config → pairs."""
     root = Path(data.root) / item.folder
+    hidden = _photos(data)
     if item.benchmark != "coco":
         listed = load_benchmark(item.benchmark, root, item.split)[: item.limit]
+        listed = _without(listed, photo_names, hidden, f"{root}, {item.split}: pair")
         return Source(SelfPairs(objects_of(listed), seed=seed) if item.with_itself else listed, item.share)
     objects = load_coco_objects(*find_coco(root, find_split(item.split)))
+    objects = _without(objects, lambda thing: {thing.image.stem}, hidden, f"{root}: object")
     large = [thing for thing in objects if _side(thing) >= data.min_object]
     if objects and not large:
         raise InputError(f"{root}: none of {len(objects)} objects is as large as data.min_object = {data.min_object:g}")
@@ -195,6 +198,28 @@ def training_source(item: SourceConfig, data: DataConfig, seed: int) -> Source:
         mirror=data.mirror,
     )
     return Source(pairs, item.share)
+
+
+def _photos(data: DataConfig) -> set[str]:
+    """The photos that are not to be trained on."""
+    names: set[str] = set()
+    for item in data.leave_out:
+        root = Path(data.root) / item.folder
+        if item.benchmark == "coco":
+            names |= {thing.image.stem for thing in load_coco_objects(*find_coco(root, find_split(item.split)))}
+        else:
+            names = names.union(*map(photo_names, load_benchmark(item.benchmark, root, item.split)))
+    return names
+
+
+Item = TypeVar("Item")
+
+
+def _without(items: list[Item], photos: Callable[[Item], Set[str]], hidden: Set[str], what: str) -> list[Item]:
+    left = [item for item in items if not photos(item) & hidden]
+    if items and not left:
+        raise InputError(f"{what}s: all {len(items)} show photos that data.leave_out names")
+    return left
 
 
 def _side(thing: AnnotatedObject) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import matplotlib as mpl
 import numpy as np
@@ -13,9 +12,9 @@ from transformatcher.analysis.results import PROTOCOL
 from transformatcher.analysis.runs import FOLDERS, EvalRun, pairs_of
 from transformatcher.analysis.tables import NOTHING, Section, Table
 from transformatcher.data.benchmarks import Benchmark, load_benchmark
+from transformatcher.data.pairs import photo_names
 from transformatcher.errors import InputError
 from transformatcher.evaluate import pair_scores
-from transformatcher.schema import ImagePair
 from transformatcher.visualize import COLOURS
 
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
@@ -72,11 +71,11 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
             raise InputError(
                 f"{run.folder}: its {len(run.predictions)} pairs are not the {len(names)} of {first.folder}"
             )
-    listed = {_photos(pair) for pair in load_benchmark(training.benchmark, training.root, training.split)}
+    listed = {photo_names(pair) for pair in load_benchmark(training.benchmark, training.root, training.split)}
     seen = frozenset[str]().union(*listed)
     scores: dict[str, Mapping[str, tuple[float, ...] | None]] = {}
     for run in runs:
-        groups = np.array([_group(_photos(pairs[p.name]), listed, seen) for p in run.predictions])
+        groups = np.array([_group(photo_names(pairs[p.name]), listed, seen) for p in run.predictions])
         pck = np.stack([pair_scores(run.predictions, run.kind, alpha) for alpha in ALPHAS], axis=1)
         label = run.folder.name if run.folder.name not in scores else str(run.folder)
         scores[label] = {
@@ -85,10 +84,6 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
         }
         counts = {ALL: len(groups), **{name: int((groups == name).sum()) for name in LISTED}}  # of any run: the same
     return Overlap(first.data, training.words, first.kind, counts, scores)
-
-
-def _photos(pair: ImagePair) -> frozenset[str]:
-    return frozenset(cast(Path, image).stem for image in (pair.src_image, pair.trg_image))  # benchmarks name files
 
 
 def _group(photos: frozenset[str], listed: set[frozenset[str]], seen: frozenset[str]) -> str:

@@ -41,6 +41,11 @@ class LoadedPair:
     pair: ImagePair
 
 
+def photo_names(pair: ImagePair) -> frozenset[str]:
+    """The names of a pair's files without their endings: benchmarks made of PASCAL VOC keep its names."""
+    return frozenset(image.stem for image in (pair.src_image, pair.trg_image) if isinstance(image, Path))
+
+
 def read_pair(pair: ImagePair) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.ndarray, "h2 w2 3"]]:
     """Decode both images, and mirror them where the record says so."""
     src, trg = (read_image(image, orient=pair.orient) for image in (pair.src_image, pair.trg_image))
