@@ -27,7 +27,7 @@ from transformatcher.distributed import Team
 from transformatcher.errors import InputError
 from transformatcher.files import alone_in
 from transformatcher.recipe import Objective, training_source
-from transformatcher.train import BEST, LAST, METRICS, RUN, Trainer, train
+from transformatcher.train import BEST, LAST, METRICS, RUN, Trainer, check_folder, train
 
 CPU = torch.device("cpu")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
@@ -122,6 +122,18 @@ class TestRunFolder:
             pck = row["pck"]["PF-PASCAL-val"]
             assert row["score"] == pytest.approx((pck["0.05"] + pck["0.1"]) / 2)
         assert progress.best == max(row["score"] for row in rows)
+
+    def test_a_run_from_before_a_setting_existed_goes_on(self, benchmark: Path, tmp_path: Path):
+        """What its config does not name had the default then, which leaves nothing out."""
+        train(tiny_config(benchmark, epochs=1), tmp_path, CPU, pictures=False)
+        run = json.loads((tmp_path / RUN).read_text())
+        del run["config"]["data"]["leave_out"]
+        (tmp_path / RUN).write_text(json.dumps(run))
+        check_folder(tmp_path, tiny_config(benchmark, epochs=1), resume=True)
+        tables = tiny_tables(benchmark, epochs=1)
+        tables["data"]["leave_out"] = tables["data"]["validate"]
+        with pytest.raises(InputError, match=r"data\.leave_out = \[\], this config \[\{"):
+            check_folder(tmp_path, run_config(tables), resume=True)
 
     def test_nothing_to_resume(self, benchmark: Path, tmp_path: Path):
         with pytest.raises(InputError, match=r"no last\.safetensors to resume from"):

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from transformatcher import __version__
 from transformatcher.checkpoint import save_checkpoint
-from transformatcher.config import RunConfig, to_plain
+from transformatcher.config import RunConfig, run_config, to_plain
 from transformatcher.data.pairs import read_pair
 from transformatcher.data.store import ImageStore, choose_place
 from transformatcher.data.training import Augmentation, Batches, Draws, TrainingPairs, open_store
@@ -405,7 +405,8 @@ def check_folder(out: Path, config: RunConfig, resume: bool) -> None:
     if resume:
         if not (out / LAST).is_file():
             raise InputError(f"{out}: no {LAST} to resume from; leave --resume out to start")
-        old = flat(read_json(out / RUN)["config"])
+        before = run_config(read_json(out / RUN)["config"], str(out / RUN))  # keys it did not know yet: their defaults
+        old = flat(to_plain(before))
         new = flat(to_plain(config))
         differing = [key for key in sorted({*old, *new} - {*FREE_KEYS}) if old.get(key) != new.get(key)]
         if differing:
