@@ -182,6 +182,8 @@ class TestRun:
             ({"data_train": ["x"]}, r"here: data\.train must be a list of"),
             ({"data_validate": []}, r"here: data\.validate = \(\): name at least one source"),
             ({"data_validate": [PASCAL | {"limit": 0}]}, r"here: data\.validate = .*limit is at least 1"),
+            ({"data_leave_out": [PASCAL | {"limit": 9}]}, r"here: data\.leave_out = .*and split, and nothing else"),
+            ({"data_leave_out": "test"}, r"here: data\.leave_out must be a list of"),
             ({"data_train": [PASCAL | {"share": 0}]}, r"here: data\.train = .*shares must be positive"),
             ({"data_flip": 1.5}, r"here: data\.flip = 1\.5: must lie between 0 and 1"),
             ({"data_min_overlap": float("nan")}, r"here: data\.min_overlap = nan: must lie between 0 and 1"),

@@ -134,6 +134,10 @@ class TestRunFolder:
         tables["data"]["leave_out"] = tables["data"]["validate"]
         with pytest.raises(InputError, match=r"data\.leave_out = \[\], this config \[\{"):
             check_folder(tmp_path, run_config(tables), resume=True)
+        for text in ("[]", "{}", '{"config": 3}'):
+            (tmp_path / RUN).write_text(text)
+            with pytest.raises(InputError, match=r"run\.json: does not say how the run there was started"):
+                check_folder(tmp_path, run_config(tables), resume=True)
 
     def test_nothing_to_resume(self, benchmark: Path, tmp_path: Path):
         with pytest.raises(InputError, match=r"no last\.safetensors to resume from"):

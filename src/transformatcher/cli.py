@@ -328,8 +328,10 @@ def _research_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     overlap.add_argument("runs", nargs="+", metavar="EVAL_DIR", help="folders that eval wrote, of one split")
     overlap.add_argument("--root", required=True, metavar="DIR", help="the benchmark's folder, for its lists of pairs")
     overlap.add_argument("--train", default="trn", metavar="SPLIT", help="the split trained on (%(default)s)")
-    overlap.add_argument("--train-benchmark", choices=("pfpascal", "spair"), help="of another benchmark, with its …")
-    overlap.add_argument("--train-root", metavar="DIR", help="… folder")
+    overlap.add_argument(
+        "--train-benchmark", choices=("pfpascal", "spair"), help="whose training list, if not the runs' own"
+    )
+    overlap.add_argument("--train-root", metavar="DIR", help="the folder of --train-benchmark")
     overlap.add_argument("--out", required=True, metavar="DIR", help="a .md, a .tex and a plot go here")
     overlap.set_defaults(run=_lazy("research", "overlap"))
 

@@ -393,6 +393,8 @@ def _check_run(config: RunConfig, source: str) -> None:
     data, train = config.data, config.train
     for key in ("train", "validate"):
         need(bool(getattr(data, key)), "data", key, "name at least one source of pairs")
+    plain = [SourceConfig(item.benchmark, item.folder, item.split) for item in data.leave_out]
+    need(list(data.leave_out) == plain, "data", "leave_out", "takes benchmark, folder and split, and nothing else")
     for key in ("colour", "crop", "focus", "flip", "swap", "mirror", "min_overlap", "min_object"):
         need(0 <= getattr(data, key) <= 1, "data", key, "must lie between 0 and 1")
     need(all(0 < item.share < math.inf for item in data.train), "data", "train", "shares must be positive")

@@ -218,7 +218,9 @@ Item = TypeVar("Item")
 def _without(items: list[Item], photos: Callable[[Item], Set[str]], hidden: Set[str], what: str) -> list[Item]:
     left = [item for item in items if not photos(item) & hidden]
     if items and not left:
-        raise InputError(f"{what}s: all {len(items)} show photos that data.leave_out names")
+        raise InputError(
+            f"{what}s: all {len(items)} show photos that data.leave_out names; does it name another split than trn?"
+        )
     return left
 
 

@@ -405,7 +405,10 @@ def check_folder(out: Path, config: RunConfig, resume: bool) -> None:
     if resume:
         if not (out / LAST).is_file():
             raise InputError(f"{out}: no {LAST} to resume from; leave --resume out to start")
-        before = run_config(read_json(out / RUN)["config"], str(out / RUN))  # keys it did not know yet: their defaults
+        saved = read_json(out / RUN)
+        if not isinstance(saved, dict) or not isinstance(saved.get("config"), dict):
+            raise InputError(f"{out / RUN}: does not say how the run there was started; choose another --out")
+        before = run_config(saved["config"], str(out / RUN))  # keys it did not know yet: their defaults
         old = flat(to_plain(before))
         new = flat(to_plain(config))
         differing = [key for key in sorted({*old, *new} - {*FREE_KEYS}) if old.get(key) != new.get(key)]

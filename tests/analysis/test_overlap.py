@@ -1,5 +1,6 @@
 """Pairs by what a training list holds of them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from transformatcher.analysis.overlap import ALL, LISTED, TrainingList, measure_
 from transformatcher.analysis.runs import read_eval
 from transformatcher.cli import main
 from transformatcher.errors import InputError
+from transformatcher.evaluate import RUN
 
 FAR, NEAR, RIGHT = 50.0, 6.0, 0.0  # pixels of 80: wrong, right within 0.1 alone, right
 TEST = {"b-a": RIGHT, "b-c": NEAR, "a-d": NEAR, "d-a": FAR, "d-e": FAR}  # a pair of the list exchanged, and others
@@ -98,3 +100,20 @@ def test_another_benchmarks_training_list(root, willow_root, tmp_path, capsys):
     assert "PF-WILLOW test by what PF-PASCAL trn holds of a pair" in text
     assert "| the pair itself | 1 | 100.0 / 100.0 |" in text
     assert "--root PF-WILLOW --train-benchmark pfpascal --train-root PF-PASCAL --out out" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_pairs": 299}, "holds 5 of 299 pairs; the same eval command goes on with it"),
+        ({"benchmark": ""}, "run.json: does not say which benchmark these predictions are of"),
+        ({"split": ["test"]}, "run.json: not what eval writes"),
+        ({"model": 5}, "run.json: not what eval writes"),
+    ],
+)
+def test_a_folder_that_eval_left_otherwise(root, folder, tmp_path, capsys, changes, words):
+    run = json.loads((folder / RUN).read_text())
+    (folder / RUN).write_text(json.dumps(run | changes))
+    assert main(["analyse", "overlap", str(folder), "--root", str(root), "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

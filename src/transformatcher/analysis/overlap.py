@@ -59,7 +59,7 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
         if (run.benchmark, run.run.get("split")) != (first.benchmark, first.run.get("split")):
             raise InputError(f"{run.folder}: is of {run.data}, {first.folder} of {first.data}; name runs of one split")
     if first.data == training.words:
-        raise InputError(f"{first.folder}: is of {first.data}, the training list itself")
+        raise InputError(f"{first.folder}: is of {first.data}, the training list itself; name another by --train")
     pairs, names = pairs_of(first, root), {prediction.name for prediction in first.predictions}
     missing = sorted(names - set(pairs))
     if missing:

@@ -12,7 +12,7 @@ from transformatcher.checkpoint import CONFIG, SHIPPED_WORDS
 from transformatcher.config import model_config, to_plain
 from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
 from transformatcher.errors import InputError
-from transformatcher.evaluate import PREDICTIONS, PUBLISHED_KIND, Prediction, read_predictions, read_run, score
+from transformatcher.evaluate import PREDICTIONS, PUBLISHED_KIND, RUN, Prediction, read_predictions, read_run, score
 from transformatcher.files import read_json
 from transformatcher.metrics import Kind
 from transformatcher.schema import ImagePair
@@ -69,7 +69,10 @@ def read_eval(folder: Path) -> EvalRun:
     """A folder that eval wrote, or an error that says what is missing."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name one that transformatcher eval wrote (--out)")
-    return EvalRun(folder, read_run(folder), read_predictions(folder))
+    run = read_run(folder)
+    if not isinstance(run.get("split"), str | None) or not isinstance(run.get("model", {}), dict):
+        raise InputError(f"{folder / RUN}: not what eval writes; predict anew with --overwrite")
+    return EvalRun(folder, run, read_predictions(folder))
 
 
 def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
@@ -124,7 +127,8 @@ def read_bench(path: Path) -> dict[str, Any]:
 
 def is_bench(data: Any) -> bool:
     """Whether this is what ``bench --json`` prints."""
-    needed = {"path", "batch", "size", "backbone", "variant", "ms_per_pair", "peak_gib", "gflops", "mode"}
+    needed = {"path", "batch", "size", "backbone", "variant", "ms_per_pair", "peak_gib", "gflops", "mode", "matches",
+              "floor_ms"}  # fmt: skip
     if not isinstance(data, dict) or not isinstance(data.get("rows"), list) or "device" not in data:
         return False
     return bool(data["rows"]) and all(isinstance(row, dict) and needed <= set(row) for row in data["rows"])

@@ -27,7 +27,7 @@ from transformatcher.config import ModelConfig, to_plain
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.pairs import find_split
 from transformatcher.errors import InputError
-from transformatcher.evaluate import parse_alphas
+from transformatcher.evaluate import RUN, parse_alphas
 from transformatcher.files import write_text
 from transformatcher.images import read_image
 from transformatcher.models.matcher import TransforMatcher
@@ -127,6 +127,14 @@ def overlap(args: argparse.Namespace) -> int:
     """PCK of runs, by what the training list holds of a pair."""
     out = named_folder(args.out)
     runs = [read_eval(Path(folder)) for folder in args.runs]
+    for run in runs:
+        if not run.benchmark:
+            raise InputError(
+                f"{run.folder / RUN}: does not say which benchmark these predictions are of; run eval anew"
+            )
+        wanted, there = run.run.get("n_pairs", 0), len(run.predictions)
+        if wanted != there:
+            raise InputError(f"{run.folder}: holds {there} of {wanted} pairs; the same eval command goes on with it")
     benchmark, split = args.train_benchmark or runs[0].benchmark, find_split(args.train)
     if benchmark not in LISTS_OF_PAIRS:
         raise InputError(
