@@ -82,7 +82,7 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
             name: tuple(pck[inside].mean(axis=0).tolist()) if inside.any() else None
             for name, inside in {ALL: groups != "", **{name: groups == name for name in LISTED}}.items()
         }
-        counts = {ALL: len(groups), **{name: int((groups == name).sum()) for name in LISTED}}  # of any run: the same
+    counts = {ALL: len(groups), **{name: int((groups == name).sum()) for name in LISTED}}  # of any run: the same
     return Overlap(first.data, training.words, first.kind, counts, scores)
 
 
