@@ -38,6 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_parts(root, folder):
     overlap = measure_overlap([read_eval(folder)], root, TrainingList("pfpascal", root))
+    assert overlap.photos == (3, 5)
     assert overlap.counts == {ALL: 5, **dict(zip(LISTED, (1, 1, 2, 1), strict=True))}
     assert overlap.scores["mine"] == {ALL: (20, 60), **SCORES}
     assert [row[1:] for row in overlap_table(overlap).sections[0].rows] == [
@@ -56,7 +57,8 @@ def test_a_part_without_pairs_and_two_runs_of_one_name(root, folder, tmp_path):
     overlap = measure_overlap([first, other], root, TrainingList("pfpascal", root))
     assert list(overlap.scores) == ["one", str(other.folder)]
     assert overlap_table(overlap).sections[0].rows[-1] == ["neither image", "0", "–", "–"]
-    assert plot_overlap(overlap) is not None
+    _, coarse = plot_overlap(overlap).axes
+    assert [bar.get_height() for bar in coarse.patches] == [100, 100, *[0] * 6]  # two runs in each of four parts
     with pytest.raises(InputError, match="its 1 pairs are not the 5 of"):
         measure_overlap([read_eval(folder), other], root, TrainingList("pfpascal", root))
 

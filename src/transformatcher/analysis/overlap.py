@@ -44,6 +44,7 @@ class Overlap:
     data: str  # the benchmark and its split
     training: str  # those of the list
     kind: str  # of threshold
+    photos: tuple[int, int]  # of these pairs: in the list, and all
     counts: Mapping[str, int]  # of LISTED and ALL
     scores: Mapping[str, Mapping[str, tuple[float, ...] | None]]  # run → LISTED and ALL → PCK in percent at ALPHAS
 
@@ -73,6 +74,7 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
             )
     listed = {photo_names(pair) for pair in load_benchmark(training.benchmark, training.root, training.split)}
     seen = frozenset[str]().union(*listed)
+    photos = frozenset[str]().union(*(photo_names(pairs[name]) for name in names))
     scores: dict[str, Mapping[str, tuple[float, ...] | None]] = {}
     for run in runs:
         groups = np.array([_group(photo_names(pairs[p.name]), listed, seen) for p in run.predictions])
@@ -83,7 +85,7 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
             for name, inside in {ALL: groups != "", **{name: groups == name for name in LISTED}}.items()
         }
     counts = {ALL: len(groups), **{name: int((groups == name).sum()) for name in LISTED}}  # of any run: the same
-    return Overlap(first.data, training.words, first.kind, counts, scores)
+    return Overlap(first.data, training.words, first.kind, (len(photos & seen), len(photos)), counts, scores)
 
 
 def _group(photos: frozenset[str], listed: set[frozenset[str]], seen: frozenset[str]) -> str:
@@ -106,7 +108,8 @@ def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
         [Section(rows)],
         [
             f"{PROTOCOL} Threshold {overlap.kind}, α = {' / '.join(map(str, ALPHAS))}.",
-            "Photos are known by the names of their files; a pair counts in either order, mirrored or not.",
+            f"{overlap.photos[0]} of the {overlap.photos[1]} photos are in the list. They are known by the names of their "
+            "files; a pair counts in either order, mirrored or not.",
         ],
         commands,
     )

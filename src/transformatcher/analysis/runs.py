@@ -79,7 +79,7 @@ def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
     """The pairs that a run predicted, by name, and others of its split."""
     benchmark = next((name for name in BENCHMARKS if name == run.benchmark), None)
     if benchmark is None:
-        raise InputError(f"{run.folder / 'run.json'}: does not say which benchmark these predictions are of")
+        raise InputError(f"{run.folder / RUN}: does not say which benchmark these predictions are of")
     count = run.run.get("n_pairs", len(run.predictions))
     split, seed = run.run.get("split") or "test", run.run.get("seed", 0)
     return {pair.name: pair for pair in load_benchmark(benchmark, root, split, n_pairs=count, seed=seed)}
