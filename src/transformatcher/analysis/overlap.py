@@ -108,8 +108,8 @@ def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
         [Section(rows)],
         [
             f"{PROTOCOL} Threshold {overlap.kind}, α = {' / '.join(map(str, ALPHAS))}.",
-            f"{overlap.photos[0]} of the {overlap.photos[1]} photos are in the list. They are known by the names of their "
-            "files; a pair counts in either order, mirrored or not.",
+            f"{overlap.photos[0]} of the {overlap.photos[1]} photos are in the list. They are known by the names of "
+            "their files; a pair counts in either order, mirrored or not.",
         ],
         commands,
     )
