@@ -192,3 +192,5 @@ class TestSource:
         assert names(coco, test) == names(coco)  # other photos
         with pytest.raises(InputError, match="objects: all 4 show photos"):
             names(coco, coco)
+        with pytest.raises(InputError, match=r"data\.leave_out: .*elsewhere"):
+            names(listed, SourceConfig("pfpascal", "elsewhere", split="test"))

@@ -205,10 +205,13 @@ def _photos(data: DataConfig) -> set[str]:
     names: set[str] = set()
     for item in data.leave_out:
         root = Path(data.root) / item.folder
-        if item.benchmark == "coco":
-            names |= {thing.image.stem for thing in load_coco_objects(*find_coco(root, find_split(item.split)))}
-        else:
-            names = names.union(*map(photo_names, load_benchmark(item.benchmark, root, item.split)))
+        try:
+            if item.benchmark == "coco":
+                names |= {thing.image.stem for thing in load_coco_objects(*find_coco(root, find_split(item.split)))}
+            else:
+                names = names.union(*map(photo_names, load_benchmark(item.benchmark, root, item.split)))
+        except InputError as error:
+            raise InputError(f"data.leave_out: {error}") from error
     return names
 
 
