@@ -74,6 +74,7 @@ def test_in_half_the_space(saved, tmp_path: Path):
         {"attention": "performer"},
         {"matcher": "nc4d", "raw_gain": 5, "channels": "concat"},
         {"matcher": "cats", "layers": [0, 2]},
+        {"consensus": 2, "raw_gain": 5},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )

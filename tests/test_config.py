@@ -45,6 +45,8 @@ def test_round_trip_through_plain_data():
         ({"matcher": "nc4"}, r"matcher = 'nc4': expected one of match2match, nc4d, cats, none; did you mean 'nc4d'"),
         ({"matcher": ["nc4d"]}, r"matcher = \['nc4d'\]: expected one of"),
         ({"matcher": "nc4d", "depth": 0}, "depth = 0: nc4d needs at least 1"),
+        ({"consensus": -1}, "consensus = -1: must not be negative"),
+        ({"matcher": "cats", "consensus": 3}, "consensus = 3: stands beside match2match alone"),
         ({"position": "absolut"}, "did you mean 'absolute'"),
         ({"chanels": "mean"}, "unknown key 'chanels'; did you mean 'channels'"),
         ({"channels": "sum"}, "expected one of multi, concat, mean"),

@@ -30,8 +30,15 @@ def checkpoint(folder: Path, **settings: object) -> Path:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"position": "absolute"}, {"position": "absolute-table"}, {"attention": "vanilla"}, {"matcher": "nc4d"}],
-    ids=lambda settings: "-".join(settings.values()) or "paper",
+    [
+        {},
+        {"position": "absolute"},
+        {"position": "absolute-table"},
+        {"attention": "vanilla"},
+        {"matcher": "nc4d"},
+        {"consensus": 2},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())) or "paper",
 )
 @pytest.mark.parametrize("path", ["auto", "plain"])
 @torch.no_grad()

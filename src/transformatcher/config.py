@@ -58,8 +58,9 @@ class ModelConfig:
     head_dim: int = 4
     depth: int = 6  # blocks; nc4d: convolutions; cats: rounds of two blocks
     ffn_ratio: int = 4
-    conv_kernel: int = 3  # nc4d: cells along each axis
-    mutual: bool = True  # nc4d: soft mutual nearest-neighbour filter before the convolutions
+    consensus: int = 0  # match2match: convolutions as of nc4d beside the blocks, what both say is summed; 0: none
+    conv_kernel: int = 3  # convolutions: cells along each axis
+    mutual: bool = True  # convolutions: soft mutual nearest-neighbour filter before them
     raw_gain: float = 0.0  # the refined map starts as this times the mean raw correlation; 0: without, as in the paper
     block_gain: float = 1.0  # and this times what the blocks say is added
 
@@ -370,6 +371,8 @@ def _check_ranges(config: ModelConfig, source: str) -> None:
     need(config.conv_kernel >= 1 and config.conv_kernel % 2 == 1, "conv_kernel", "must be odd")
     need(config.depth >= 0, "depth", "must not be negative")
     need(config.depth >= 1 or config.matcher not in MATCHERS, "depth", f"{config.matcher} needs at least 1")
+    need(config.consensus >= 0, "consensus", "must not be negative")
+    need(config.consensus == 0 or config.matcher == "match2match", "consensus", "stands beside match2match alone")
     for key in ("raw_gain", "block_gain"):
         need(0 <= getattr(config, key) < math.inf, key, "must not be negative")
     need(config.raw_gain + config.block_gain > 0, "block_gain", "without raw_gain nothing would be left")

@@ -10,7 +10,7 @@ from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.models.build import build_refiner
 from transformatcher.models.consensus import Conv4d, NeighbourhoodConsensus, soft_mutual
-from transformatcher.models.match2match import MeanCorrelation
+from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 
 GRID = (3, 2, 2, 4)
 
@@ -109,3 +109,29 @@ def test_chosen_by_config():
     assert refiner(torch.rand(1, 9, *GRID, dtype=torch.bfloat16)).dtype == torch.float32
     with pytest.raises(InputError, match="built for 9 correlation layers, got 2"):
         refiner(torch.rand(1, 2, *GRID))
+
+
+class TestBesideAttention:
+    SETTINGS = {"consensus": 2, "depth": 2, "conv_kernel": 1, "mutual": False}
+
+    def test_what_both_say_is_summed(self):
+        refiner = build_refiner(model_config(self.SETTINGS), layers=3)
+        assert isinstance(refiner, MatchToMatch)
+        assert [conv.weight.shape[:3] for conv in (*refiner.consensus.convs, refiner.consensus.score)] == [
+            (16, 3, 1),
+            (1, 16, 1),
+        ]
+        assert not refiner.consensus.mutual
+        corr, beside = torch.rand(1, 3, *GRID), refiner.consensus
+        both = refiner(corr)
+        refiner.consensus = None
+        torch.testing.assert_close(both, refiner(corr) + beside(corr))
+        assert build_refiner(model_config(), layers=3).consensus is None  # unless asked for
+
+    def test_a_raw_start_is_the_mean_correlation_and_learns(self):
+        refiner = build_refiner(model_config(self.SETTINGS | {"raw_gain": 7.0}), layers=3)
+        corr = torch.rand(1, 3, *GRID)
+        torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))
+        (refiner(corr) * torch.randn(1, *GRID)).sum().backward()
+        assert all(parameter.grad is not None for parameter in refiner.parameters())  # none lies idle
+        assert refiner.consensus.score.weight.grad.any()

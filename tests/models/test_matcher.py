@@ -167,8 +167,9 @@ class TestTransforMatcher:
             {"attention": "performer"},
             {"matcher": "nc4d"},
             {"matcher": "cats"},
+            {"consensus": 2},
         ],
-        ids=lambda settings: "-".join(settings.values()),
+        ids=lambda settings: "-".join(map(str, settings.values())),
     )
     def test_learns_one_synthetic_batch(self, settings):
         config = model_config({"depth": 2, "grid": 6, **settings})
@@ -207,6 +208,7 @@ class TestBuild:
             ({"attention": "linformer", "layers": [6, 7]}, 2),
             ({"matcher": "cats", "stages": 4, "grid": [4, 6]}, 3),
             ({"matcher": "nc4d", "raw_gain": 9}, 9),
+            ({"consensus": 2, "channels": "mean"}, 1),
         ],
     )
     @torch.no_grad()
@@ -256,8 +258,9 @@ class TestBuild:
         {"attention": "performer"},
         {"matcher": "nc4d"},
         {"matcher": "cats"},
+        {"consensus": 2},
     ],
-    ids=lambda settings: "-".join(settings.values()),
+    ids=lambda settings: "-".join(map(str, settings.values())),
 )
 def test_forward_and_backward_of_every_matcher_fit_into_a_graph(settings):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

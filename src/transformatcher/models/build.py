@@ -80,6 +80,9 @@ def build_refiner(config: ModelConfig, layers: int, grid: Size | None = None) ->
         raw_gain=raw_gain,
         block_gain=block_gain,
         place=_place(config, (h, w, h, w)),
+        consensus=NeighbourhoodConsensus(layers, dim, config.consensus, config.conv_kernel, config.mutual)
+        if config.consensus
+        else None,
     )
 
 

@@ -11,6 +11,7 @@ from transformatcher.errors import InputError
 from transformatcher.models import fast
 from transformatcher.models.attention import PaperAttention
 from transformatcher.models.block import Block
+from transformatcher.models.consensus import NeighbourhoodConsensus
 from transformatcher.models.refiner import Refiner
 
 
@@ -25,6 +26,7 @@ class MatchToMatch(Refiner):
         make_attention: called once for each block; returns a module ``(x, grid) → x`` for tokens ``(b, t, dim)``.
         raw_gain, block_gain: see :class:`Refiner`.
         place: called with the grid; returns a vector ``(dim, t)`` for each match, which is added to it.
+        consensus: DEVIATION: a local matcher beside the blocks; what both say is summed.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class MatchToMatch(Refiner):
         raw_gain: float = 0.0,
         block_gain: float = 1.0,
         place: nn.Module | None = None,
+        consensus: NeighbourhoodConsensus | None = None,
     ) -> None:
         super().__init__(layers, raw_gain, block_gain)
         self.embed = nn.Linear(layers, dim)
@@ -44,6 +47,9 @@ class MatchToMatch(Refiner):
         self.score = nn.Linear(dim, 1)
         self.start_from_raw(self.score)
         self.place = place
+        self.consensus = consensus
+        if consensus is not None:
+            self.start_from_raw(consensus.score)
         # fast: the fused passes; plain: this file; auto: fast where the passes know the attention
         self.path: fast.PathName = "auto"
 
@@ -54,7 +60,11 @@ class MatchToMatch(Refiner):
         return known
 
     def refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
-        """What the blocks say."""
+        """What the blocks say, and the convolutions beside them where there are some."""
+        said = self._attend(corr)
+        return said if self.consensus is None else said + self.consensus.refine(corr)
+
+    def _attend(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
         hs, ws, ht, wt = corr.shape[2:]
         vectors = None if self.place is None else self.place((hs, ws, ht, wt))  # (d, t)
         if self.path != "plain" and self._fast_path():
