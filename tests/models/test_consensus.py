@@ -13,6 +13,7 @@ from transformatcher.models.consensus import Conv4d, NeighbourhoodConsensus, sof
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 
 GRID = (3, 2, 2, 4)
+BESIDE = {"consensus": 2, "depth": 2, "conv_kernel": 1, "mutual": False}
 
 
 def random64(*shape, grad=False):
@@ -112,10 +113,8 @@ def test_chosen_by_config():
 
 
 class TestBesideAttention:
-    SETTINGS = {"consensus": 2, "depth": 2, "conv_kernel": 1, "mutual": False}
-
     def test_what_both_say_is_summed(self):
-        refiner = build_refiner(model_config(self.SETTINGS), layers=3)
+        refiner = build_refiner(model_config(BESIDE), layers=3)
         assert isinstance(refiner, MatchToMatch)
         assert [conv.weight.shape[:3] for conv in (*refiner.consensus.convs, refiner.consensus.score)] == [
             (16, 3, 1),
@@ -129,7 +128,7 @@ class TestBesideAttention:
         assert build_refiner(model_config(), layers=3).consensus is None  # unless asked for
 
     def test_a_raw_start_is_the_mean_correlation_and_learns(self):
-        refiner = build_refiner(model_config(self.SETTINGS | {"raw_gain": 7.0}), layers=3)
+        refiner = build_refiner(model_config(BESIDE | {"raw_gain": 7.0}), layers=3)
         corr = torch.rand(1, 3, *GRID)
         torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))
         (refiner(corr) * torch.randn(1, *GRID)).sum().backward()
