@@ -166,8 +166,9 @@ def test_the_example_runs_without_torch(weights: Path, exported, tmp_path: Path)
         ({"variant": "released"}, "fast"),
         ({"variant": "released", "position": "absolute"}, "plain"),
         ({"grid": [5, 6], "upsample": 1, "gaussian": "logits"}, "plain"),
+        ({"consensus": 2}, "fast"),
     ],
-    ids=["released", "absolute", "plain"],
+    ids=["released", "absolute", "plain", "consensus"],
 )
 def test_other_models_are_traced(settings, path: str, tmp_path: Path):
     config = model_config(SMALL | {"stages": [1], "layers": [0, 1]} | settings)

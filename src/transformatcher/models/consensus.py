@@ -47,7 +47,7 @@ class Conv4d(nn.Module):
         neighbours = padded.unfold(2, kernel, 1).unfold(3, kernel, 1)  # a view
         stacked = rearrange(neighbours, "b c hs ws ht wt i j -> (b hs ws) (c i j) ht wt")
         out = F.conv2d(stacked, self.weight.flatten(1, 3), self.bias, padding=reach)
-        return rearrange(out, "(b hs ws) e ht wt -> b e hs ws ht wt", b=len(x), hs=x.shape[2])
+        return rearrange(out, "(b hs ws) e ht wt -> b e hs ws ht wt", b=x.shape[0], hs=x.shape[2])
 
 
 class NeighbourhoodConsensus(Refiner):
