@@ -62,7 +62,7 @@ class ModelConfig:
     conv_kernel: int = 3  # convolutions: cells along each axis
     mutual: bool = True  # convolutions: soft mutual nearest-neighbour filter before them
     raw_gain: float = 0.0  # the refined map starts as this times the mean raw correlation; 0: without, as in the paper
-    block_gain: float = 1.0  # and this times what the blocks say is added
+    block_gain: float = 1.0  # and this times what the matcher says, convolutions included, is added
 
     upsample: int = 2
     gaussian: Literal["logits", "probabilities", "none"] = "logits"

@@ -1,5 +1,7 @@
 """Correlation → refined map by 4-D convolutions: neighbourhood consensus, a baseline of the ablations.
 
+Also what may stand beside the blocks of match-to-match attention (its ``consensus``).
+
 Rocco et al. 2018, "Neighbourhood Consensus Networks": a match is believed where the matches around it, in both images,
 say the same. Convolutions are local and treat every place alike: what match-to-match attention sets out to mend.
 """
