@@ -29,12 +29,15 @@ def naive_weights(conv):
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_convolution_equals_a_loop(kernel):
-    conv = Conv4d(2, 3, kernel).double()
-    x = random64(2, 2, *GRID)
+@pytest.mark.parametrize(("inputs", "outputs"), [(2, 3), (3, 2)])
+def test_convolution_equals_a_loop(kernel, inputs, outputs):
+    conv = Conv4d(inputs, outputs, kernel).double()
+    x = random64(2, inputs, *GRID)
     out = conv(x).detach()
     for row in range(2):
         np.testing.assert_allclose(out[row], naive.conv4d(x[row].numpy(), *naive_weights(conv)), atol=1e-12)
+    exchanged = x.permute(0, 1, 4, 5, 2, 3)
+    torch.testing.assert_close(conv(exchanged, swapped=True).detach().permute(0, 1, 4, 5, 2, 3), out)
 
 
 def test_filter_equals_a_loop():
@@ -72,6 +75,17 @@ def test_it_does_not_matter_which_image_is_the_source():
     corr = positive64(1, 2, *GRID)
     swapped = refiner(corr.permute(0, 1, 4, 5, 2, 3)).permute(0, 3, 4, 1, 2)
     torch.testing.assert_close(swapped, refiner(corr))
+
+
+def test_a_bfloat16_correlation_is_convolved_in_bfloat16():
+    refiner = NeighbourhoodConsensus(2)
+    corr = torch.rand(1, 2, *GRID).bfloat16()
+    seen = []
+    for conv in (*refiner.convs, refiner.score):
+        conv.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    low = refiner(corr)
+    assert seen == [torch.bfloat16, torch.bfloat16, torch.float32] * 2  # logits are not rounded
+    torch.testing.assert_close(low, refiner(corr.float()), rtol=0.05, atol=0.01)
 
 
 def test_far_matches_do_not_speak():

@@ -30,9 +30,10 @@ def soft_mutual(corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b l hs
 
 
 class Conv4d(nn.Module):
-    """A 4-D convolution that keeps the grid, as a 2-D one over the target plane.
+    """A 4-D convolution that keeps the grid, as a 3-D one over all axes but the rows of the source.
 
-    The k² neighbours of a source cell become its channels: k² times the memory, but a convolution that GPUs do fast.
+    Neighbouring rows become channels: of the input, stacked before it, or of the output, summed after it, whichever are
+    fewer. It is done in the precision of its input.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3) -> None:
@@ -41,15 +42,41 @@ class Conv4d(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs, *[kernel] * 4).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
 
-    def forward(self, x: Float[Tensor, "b c hs ws ht wt"]) -> Float[Tensor, "b e hs ws ht wt"]:
-        """Channels → channels; the outside counts as zeros."""
-        kernel = self.weight.shape[-1]
-        reach = kernel // 2
-        padded = F.pad(x, (0, 0, 0, 0, reach, reach, reach, reach))
-        neighbours = padded.unfold(2, kernel, 1).unfold(3, kernel, 1)  # a view
-        stacked = rearrange(neighbours, "b c hs ws ht wt i j -> (b hs ws) (c i j) ht wt")
-        out = F.conv2d(stacked, self.weight.flatten(1, 3), self.bias, padding=reach)
-        return rearrange(out, "(b hs ws) e ht wt -> b e hs ws ht wt", b=x.shape[0], hs=x.shape[2])
+    def forward(self, x: Float[Tensor, "b c hs ws ht wt"], swapped: bool = False) -> Float[Tensor, "b e hs ws ht wt"]:
+        """Channels → channels; the outside counts as zeros.
+
+        Args:
+            x: the map.
+            swapped: as if source and target of ``x`` were exchanged before, and exchanged back after.
+        """
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        if swapped:
+            weight = rearrange(weight, "e c i j m n -> e c m n i j")
+        outputs, inputs, kernel = weight.shape[:3]
+        rows = x.shape[2]
+        x = rearrange(x, "b c hs ws ht wt -> b hs ws ht wt c")  # the order of memory that convolutions are fast in
+        if outputs < inputs:
+            parts = _pad_rows(_conv3d(x, rearrange(weight, "e c i j m n -> (i e) c j m n")), kernel // 2)
+            by_row = rearrange(parts, "b rows ws ht wt (i e) -> i b rows ws ht wt e", i=kernel)
+            out = sum((by_row[i, :, i : i + rows] for i in range(kernel)), start=bias)
+        else:
+            padded = _pad_rows(x, kernel // 2)
+            stacked = torch.cat([padded[:, i : i + rows] for i in range(kernel)], dim=-1)  # (b, hs, ws, ht, wt, i·c)
+            out = _conv3d(stacked, rearrange(weight, "e c i j m n -> e (i c) j m n")) + bias
+        return rearrange(out, "b hs ws ht wt e -> b e hs ws ht wt")
+
+
+def _conv3d(
+    x: Float[Tensor, "b hs ws ht wt c"], weight: Float[Tensor, "e c kw ku kv"]
+) -> Float[Tensor, "b hs ws ht wt e"]:
+    """Each row of the source by itself."""
+    rows = rearrange(x, "b hs ws ht wt c -> (b hs) c ws ht wt")
+    out = F.conv3d(rows, weight.contiguous(memory_format=torch.channels_last_3d), padding=weight.shape[-1] // 2)
+    return rearrange(out, "(b hs) e ws ht wt -> b hs ws ht wt e", hs=x.shape[1])
+
+
+def _pad_rows(x: Float[Tensor, "b hs ws ht wt c"], reach: int) -> Float[Tensor, "b rows ws ht wt c"]:
+    return F.pad(x, (0, 0, 0, 0, 0, 0, 0, 0, reach, reach))
 
 
 class NeighbourhoodConsensus(Refiner):
@@ -87,14 +114,11 @@ class NeighbourhoodConsensus(Refiner):
         self.start_from_raw(self.score)
 
     def refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
-        """N(c) + N(cᵀ)ᵀ."""
-        corr = corr.to(self.score.bias.dtype)
-        if self.mutual:
-            corr = soft_mutual(corr)
-        back = self._convolve(rearrange(corr, "b l hs ws ht wt -> b l ht wt hs ws"))
-        return self._convolve(corr) + rearrange(back, "b ht wt hs ws -> b hs ws ht wt")
+        """N(c) + N(cᵀ)ᵀ; all but the last convolution in the precision of the correlation."""
+        x = soft_mutual(corr.to(self.score.bias.dtype)).to(corr.dtype) if self.mutual else corr
+        return self._convolve(x) + self._convolve(x, swapped=True)
 
-    def _convolve(self, x: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
+    def _convolve(self, x: Float[Tensor, "b l hs ws ht wt"], swapped: bool = False) -> Float[Tensor, "b hs ws ht wt"]:
         for conv in self.convs:
-            x = conv(x).relu()
-        return self.score(x)[:, 0]
+            x = conv(x, swapped).relu()
+        return self.score(x.to(self.score.bias.dtype), swapped)[:, 0]
