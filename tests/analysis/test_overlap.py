@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from analysis_world import prediction, write_eval
 
-from transformatcher.analysis.overlap import ALL, LISTED, TrainingList, measure_overlap, overlap_table, plot_overlap
+from transformatcher.analysis.overlap import (
+    ALL,
+    FEW,
+    LISTED,
+    TrainingList,
+    measure_overlap,
+    overlap_table,
+    plot_overlap,
+)
 from transformatcher.analysis.runs import read_eval
 from transformatcher.cli import main
 from transformatcher.errors import InputError
@@ -39,10 +47,11 @@ def folder(tmp_path: Path) -> Path:
 def test_parts(root, folder):
     overlap = measure_overlap([read_eval(folder)], root, TrainingList("pfpascal", root))
     assert overlap.photos == (3, 5)
-    assert overlap.counts == {ALL: 5, **dict(zip(LISTED, (1, 1, 2, 1), strict=True))}
-    assert overlap.scores["mine"] == {ALL: (20, 60), **SCORES}
+    assert overlap.counts == {ALL: 5, **dict(zip(LISTED, (1, 1, 2, 1), strict=True)), FEW: 3}
+    assert overlap.scores["mine"] == {ALL: (20, 60), **SCORES, FEW: (0, pytest.approx(100 / 3))}
     assert [row[1:] for row in overlap_table(overlap).sections[0].rows] == [
         ["5", "20.0 / 60.0"], ["1", "100.0 / 100.0"], ["1", "0.0 / 100.0"], ["2", "0.0 / 50.0"], ["1", "0.0 / 0.0"],
+        ["3", "0.0 / 33.3"],
     ]  # fmt: skip
     fine, coarse = plot_overlap(overlap).axes
     assert [bar.get_height() for bar in coarse.patches] == [100, 100, 50, 0]
@@ -56,7 +65,7 @@ def test_a_part_without_pairs_and_two_runs_of_one_name(root, folder, tmp_path):
     )
     overlap = measure_overlap([first, other], root, TrainingList("pfpascal", root))
     assert list(overlap.scores) == ["one", str(other.folder)]
-    assert overlap_table(overlap).sections[0].rows[-1] == ["neither image", "0", "–", "–"]
+    assert overlap_table(overlap).sections[0].rows[-2] == ["neither image", "0", "–", "–"]
     _, coarse = plot_overlap(overlap).axes
     assert [bar.get_height() for bar in coarse.patches] == [100, 100, *[0] * 6]  # two runs in each of four parts
     with pytest.raises(InputError, match="its 1 pairs are not the 5 of"):

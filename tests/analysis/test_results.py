@@ -77,7 +77,9 @@ class TestResultTables:
 
     def test_ablation(self):
         cells = {f"a @ {alpha}": {"mean": mean, "spread": 0.31} for alpha, mean in (("0.05", 61.5), ("0.1", 88.25))}
-        rows = [{"label": "axial", "seeds": 3, **cells, "ms_per_pair": 3.14159}, {"label": "none", "seeds": 1}]
+        same = {"a @ 0.05": {"mean": 60, "spread": 0}, "a @ 0.1": {"mean": 80, "spread": 0}}
+        rows = [{"label": "axial", "seeds": 3, **cells, "ms_per_pair": 3.14159}, {"label": "none", "seeds": 1},
+                {"label": "two", "seeds": 2, **same}, {"label": "one", "seeds": 1, **same}]  # fmt: skip
         data = {"name": "position", "title": "Position", "question": "Does it help?",
                 "command": "transformatcher ablate position", "columns": list(cells), "kinds": {"a": "img"},
                 "rows": rows}  # fmt: skip
@@ -85,6 +87,8 @@ class TestResultTables:
         assert rows_of(table) == {
             "axial": ["61.5 ± 0.3", "88.2 ± 0.3", "3", "3.14"],
             "none": ["–", "–", "1", "–"],
+            "two": ["60.0 ± 0.0", "80.0 ± 0.0", "2", "–"],
+            "one": ["60.0", "80.0", "1", "–"],
         }
         assert (table.title, table.notes) == ("Position", ["Does it help?"])
         assert table.commands == ["transformatcher ablate position"]

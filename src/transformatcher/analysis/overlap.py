@@ -18,7 +18,8 @@ from transformatcher.evaluate import pair_scores
 from transformatcher.visualize import COLOURS
 
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
-ALL = "all pairs"
+ALL, FEW = "all pairs", "at most one image"  # of LISTED, the last two together
+PARTS = (ALL, *LISTED, FEW)
 LISTS_OF_PAIRS: tuple[Benchmark, ...] = ("pfpascal", "spair")  # benchmarks with a split for training
 ALPHAS = (0.05, 0.1)
 
@@ -45,8 +46,8 @@ class Overlap:
     training: str  # those of the list
     kind: str  # of threshold
     photos: tuple[int, int]  # of these pairs: in the list, and all
-    counts: Mapping[str, int]  # of LISTED and ALL
-    scores: Mapping[str, Mapping[str, tuple[float, ...] | None]]  # run → LISTED and ALL → PCK in percent at ALPHAS
+    counts: Mapping[str, int]  # of PARTS
+    scores: Mapping[str, Mapping[str, tuple[float, ...] | None]]  # run → PARTS → PCK in percent at ALPHAS
 
 
 def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList) -> Overlap:
@@ -78,13 +79,13 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
     scores: dict[str, Mapping[str, tuple[float, ...] | None]] = {}
     for run in runs:
         groups = np.array([_group(photo_names(pairs[p.name]), listed, seen) for p in run.predictions])
+        masks = {ALL: groups != "", **{name: groups == name for name in LISTED}, FEW: np.isin(groups, LISTED[2:])}
         pck = np.stack([pair_scores(run.predictions, run.kind, alpha) for alpha in ALPHAS], axis=1)
         label = run.folder.name if run.folder.name not in scores else str(run.folder)
         scores[label] = {
-            name: tuple(pck[inside].mean(axis=0).tolist()) if inside.any() else None
-            for name, inside in {ALL: groups != "", **{name: groups == name for name in LISTED}}.items()
+            name: tuple(pck[mask].mean(axis=0).tolist()) if mask.any() else None for name, mask in masks.items()
         }
-    counts = {ALL: len(groups), **{name: int((groups == name).sum()) for name in LISTED}}  # of any run: the same
+    counts = {name: int(mask.sum()) for name, mask in masks.items()}  # of any run: the same
     return Overlap(first.data, training.words, first.kind, (len(photos & seen), len(photos)), counts, scores)
 
 
@@ -97,7 +98,7 @@ def _group(photos: frozenset[str], listed: set[frozenset[str]], seen: frozenset[
 def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
     """One line for each part, one column for each run."""
     rows = []
-    for name in (ALL, *LISTED):
+    for name in PARTS:
         cells = [at[name] for at in overlap.scores.values()]
         shown = [" / ".join(f"{value:.1f}" for value in cell) if cell else NOTHING for cell in cells]
         rows.append([name, str(overlap.counts[name]), *shown])

@@ -184,7 +184,7 @@ def ablation_table(data: Mapping[str, Any]) -> Table:
     shown = {key: name for key, name in costs.items() if any(key in row for row in data["rows"])}
     rows = []
     for row in data["rows"]:
-        cells = [_spread(row.get(column)) for column in columns]
+        cells = [_spread(row.get(column), row.get("seeds")) for column in columns]
         rows.append([str(row["label"]), *cells, str(row.get("seeds", NOTHING)), *(_cost(row.get(k)) for k in shown)])
     name = str(data["name"])
     return Table(
@@ -197,10 +197,12 @@ def ablation_table(data: Mapping[str, Any]) -> Table:
     )
 
 
-def _spread(cell: Any) -> str:
+def _spread(cell: Any, seeds: int | None) -> str:
+    """One seed has no spread, which is not a spread of zero."""
     if not isinstance(cell, Mapping) or "mean" not in cell:
         return NOTHING
-    return number(cell["mean"]) + (f" ± {cell['spread']:.1f}" if cell.get("spread") else "")
+    shown = "spread" in cell and (seeds or 1) > 1
+    return number(cell["mean"]) + (f" ± {cell['spread']:.1f}" if shown else "")
 
 
 def _cost(value: float | None) -> str:
