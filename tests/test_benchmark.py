@@ -7,7 +7,7 @@ from transformatcher.benchmark import STAGES, Ceilings, benchmark, measure_ceili
 from transformatcher.cli import main
 from transformatcher.config import model_config
 from transformatcher.models.build import build_matcher
-from transformatcher.visualize import plot_costs
+from transformatcher.plots import plot_costs
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])

@@ -37,6 +37,7 @@ from transformatcher.files import alone_in, read_json, write_text
 from transformatcher.metrics import ALPHAS
 from transformatcher.models.backbone import ResNetFeatures
 from transformatcher.models.matcher import TransforMatcher
+from transformatcher.plots import plot_curves
 from transformatcher.recipe import (
     Average,
     GraphedLoss,
@@ -52,7 +53,7 @@ from transformatcher.recipe import (
 )
 from transformatcher.schema import Matches, PairBatch, Size
 from transformatcher.tensors import load_strictly, read_safetensors, write_tensors
-from transformatcher.visualize import draw_matches, plot_curves, save_figure
+from transformatcher.visualize import draw_matches, save_figure
 
 RUN, METRICS, LAST, BEST = "run.json", "metrics.jsonl", "last.safetensors", "best"
 # What may differ between a run and its continuation: where things lie and how they are read, not what comes out.

@@ -20,7 +20,7 @@ from transformatcher.analysis.tables import Section, Table, commands_html, numbe
 from transformatcher.errors import InputError
 from transformatcher.evaluate import remarks
 from transformatcher.files import read_json
-from transformatcher.visualize import plot_ablation, plot_costs, plot_curves, plot_scores
+from transformatcher.plots import plot_ablation, plot_costs, plot_curves, plot_scores
 
 METRICS, ABLATION = "metrics.jsonl", "ablation.json"
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")

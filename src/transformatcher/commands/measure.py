@@ -60,10 +60,11 @@ from transformatcher.evaluate import (
     score as score_predictions,
 )
 from transformatcher.metrics import ALPHAS, Kind
+from transformatcher.plots import plot_confidence, plot_costs, plot_scores
 from transformatcher.predictor import NO_MATCH, pick_device
 from transformatcher.schema import ImagePair, Size
 from transformatcher.tensors import hash_tensors
-from transformatcher.visualize import draw_errors, plot_confidence, plot_costs, plot_scores, save_figure
+from transformatcher.visualize import draw_errors, save_figure
 
 WIDE = 115  # columns of a terminal that the table of costs needs; in a narrower one it is turned
 

@@ -15,10 +15,11 @@ from transformatcher.commands.shared import STDERR, named_folder, progress_bar
 from transformatcher.config import parse_overrides, read_run_config
 from transformatcher.distributed import team_of
 from transformatcher.errors import InputError
+from transformatcher.plots import plot_ablation
 from transformatcher.predictor import pick_device
 from transformatcher.train import BEST
 from transformatcher.train import train as run_training
-from transformatcher.visualize import plot_ablation, save_figure
+from transformatcher.visualize import save_figure
 
 
 def train(args: argparse.Namespace) -> int:
