@@ -13,8 +13,10 @@ import pytest
 import torch
 from conftest import write_image
 
-from transformatcher import bulk
-from transformatcher.bulk import Cache, Progress, Seen, Share, match_list, open_list
+from transformatcher.bulk import matching, parts
+from transformatcher.bulk.listed import open_list
+from transformatcher.bulk.matching import Cache, Seen
+from transformatcher.bulk.parts import Progress, Share, match_list
 from transformatcher.checkpoint import save_checkpoint
 from transformatcher.cli import main
 from transformatcher.confidence import Calibration, save_calibration
@@ -169,7 +171,7 @@ def test_bad_lines_of_json(small: Matcher, photos: Path, tmp_path: Path):
 
 def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Path, tmp_path: Path, monkeypatch):
     a, b, *_ = names(photos)
-    monkeypatch.setattr(bulk, "drift", lambda _back, src, _trg: torch.full(src.shape[:2], 2.0))
+    monkeypatch.setattr(matching, "drift", lambda _back, src, _trg: torch.full(src.shape[:2], 2.0))
     match_list(small, open_list(write_csv(tmp_path / "pairs.csv", [(a, b, "")])), tmp_path / "out")
     (row,) = all_rows(tmp_path / "out")
     assert row == {
@@ -371,6 +373,6 @@ def test_a_bad_environment(rank: str, world: str, message: str, monkeypatch):
 
 
 def test_without_pyarrow(monkeypatch, tmp_path: Path, capsys):
-    monkeypatch.setattr(bulk, "find_spec", lambda _: None)
+    monkeypatch.setattr(parts, "find_spec", lambda _: None)
     assert main(["match", "--pairs", "pairs.csv", "--out", str(tmp_path)]) == 2
     assert "pip install 'transformatcher[bulk]'" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from transformatcher.bulk import open_list
+from transformatcher.bulk.listed import open_list
 from transformatcher.commands.shared import read_points
 from transformatcher.confidence import load_calibration
 from transformatcher.config import model_config, read_model_config, read_run_config, to_plain

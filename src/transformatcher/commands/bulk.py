@@ -7,7 +7,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from transformatcher.bulk import CACHE_BYTES, PART_PAIRS, Progress, Share, match_list, need_pyarrow, open_list
+from transformatcher.bulk.listed import open_list
+from transformatcher.bulk.parts import CACHE_BYTES, PART_PAIRS, Progress, Share, match_list, need_pyarrow
 from transformatcher.commands.shared import load_matcher, named_folder, set_threads
 from transformatcher.errors import InputError
 
