@@ -77,9 +77,10 @@ def test_it_does_not_matter_which_image_is_the_source():
     torch.testing.assert_close(swapped, refiner(corr))
 
 
-def test_a_bfloat16_correlation_is_convolved_in_bfloat16():
-    refiner = NeighbourhoodConsensus(2)
-    corr = torch.rand(1, 2, *GRID).bfloat16()
+@pytest.mark.parametrize("layers", [2, 20])  # fewer than the convolutions' channels, and more
+def test_a_bfloat16_correlation_is_convolved_in_bfloat16(layers):
+    refiner = NeighbourhoodConsensus(layers)
+    corr = torch.rand(1, layers, *GRID).bfloat16()
     seen = []
     for conv in (*refiner.convs, refiner.score):
         conv.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))

@@ -1,6 +1,7 @@
-"""Correlation → refined map by 4-D convolutions: neighbourhood consensus, a baseline of the ablations.
+"""Correlation → refined map by 4-D convolutions: neighbourhood consensus.
 
-Also what may stand beside the blocks of match-to-match attention (its ``consensus``).
+In place of match-to-match attention a baseline of the ablations; beside its blocks (``consensus``) part of our recipe
+for PF-PASCAL.
 
 Rocco et al. 2018, "Neighbourhood Consensus Networks": a match is believed where the matches around it, in both images,
 say the same. Convolutions are local and treat every place alike: what match-to-match attention sets out to mend.
@@ -54,7 +55,7 @@ class Conv4d(nn.Module):
             weight = rearrange(weight, "e c i j m n -> e c m n i j")
         outputs, inputs, kernel = weight.shape[:3]
         rows = x.shape[2]
-        x = rearrange(x, "b c hs ws ht wt -> b hs ws ht wt c")  # the order of memory that convolutions are fast in
+        x = rearrange(x, "b c hs ws ht wt -> b hs ws ht wt c")
         if outputs < inputs:
             parts = _pad_rows(_conv3d(x, rearrange(weight, "e c i j m n -> (i e) c j m n")), kernel // 2)
             by_row = rearrange(parts, "b rows ws ht wt (i e) -> i b rows ws ht wt e", i=kernel)
@@ -71,7 +72,10 @@ def _conv3d(
 ) -> Float[Tensor, "b hs ws ht wt e"]:
     """Each row of the source by itself."""
     rows = rearrange(x, "b hs ws ht wt c -> (b hs) c ws ht wt")
-    out = F.conv3d(rows, weight.contiguous(memory_format=torch.channels_last_3d), padding=weight.shape[-1] // 2)
+    last = torch.channels_last_3d  # the order in memory that convolutions are fast in
+    out = F.conv3d(
+        rows.contiguous(memory_format=last), weight.contiguous(memory_format=last), padding=weight.shape[-1] // 2
+    )
     return rearrange(out, "(b hs) e ws ht wt -> b hs ws ht wt e", hs=x.shape[1])
 
 
