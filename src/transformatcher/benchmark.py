@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformatcher.config import ModelConfig, model_config
 from transformatcher.losses import keypoint_loss
 from transformatcher.models.build import build_matcher
-from transformatcher.models.consensus import Conv4d
 from transformatcher.models.inference import captured, for_inference, set_path
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.matcher import TransforMatcher
@@ -210,8 +209,8 @@ def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
     """Operations by torch's counter on the plain path; bytes by what each stage must read and write at least once.
 
     Activations and correlation count 2 bytes (bfloat16) on a GPU and 4 on a CPU, matches 4. Every convolution or
-    linear layer of the backbone and every 4-D convolution reads its input and writes its output; each block of the
-    matcher reads the matches three times and writes them once.
+    linear layer of the backbone reads its input and writes its output; each block of the matcher reads the matches
+    three times and writes them once.
     """
     unit = 2 if device.type == "cuda" else 4
     moved = 0
@@ -220,8 +219,7 @@ def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
         nonlocal moved
         moved += unit * (inputs[0].numel() + output.numel())
 
-    layers: list[nn.Module] = [m for m in model.backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    layers += [m for m in model.refiner.modules() if isinstance(m, Conv4d)]
+    layers = [m for m in model.backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
     set_path(model, "plain")
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
