@@ -30,6 +30,8 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
         right.legend(fontsize=7)
     for axis in (left, right):
         axis.set_xlabel("pairs seen")
+        axis.locator_params(axis="x", nbins=5)  # six digits each: more would run into each other
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.grid(alpha=0.3)
     if title:
         figure.suptitle(title, fontsize=9)

@@ -1,7 +1,7 @@
 """Correlation → refined map by 4-D convolutions: neighbourhood consensus.
 
-In place of match-to-match attention a baseline of the ablations; beside its blocks (``consensus``) part of our recipe
-for PF-PASCAL.
+In place of match-to-match attention a baseline of the ablations; beside its blocks (``consensus``) part of our recipes
+and of the model that ships.
 
 Rocco et al. 2018, "Neighbourhood Consensus Networks": a match is believed where the matches around it, in both images,
 say the same. Convolutions are local and treat every place alike: what match-to-match attention sets out to mend.

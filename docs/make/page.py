@@ -1,0 +1,39 @@
+"""The page that ``serve`` shows, with the example photos in it → docs/images/page.png.
+
+Usage: python docs/make/page.py [FILE]; it needs the extra 'serve', playwright and Chromium, as tests/web does.
+"""
+
+import sys
+from pathlib import Path
+from shutil import which
+
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "web"))
+from drive_page import serving, settled  # noqa: E402
+
+PLACE = (0.53, 0.5)  # of the source, that is pointed at: between the eyes
+
+
+def main(out: Path) -> None:
+    """Load the examples, show heat maps, point at one place, take the picture."""
+    with serving() as address, sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1200, "height": 897})
+        page.goto(address)
+        page.click("text=Example photos")
+        page.wait_for_selector(".card >> nth=1 >> .marker >> nth=5", timeout=120_000)
+        settled(page)
+        page.check("text=Heat map")
+        box = page.locator("#source-stage .stage").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + PLACE[0] * box["width"], box["y"] + PLACE[1] * box["height"])
+        page.wait_for_selector(".card .ghost >> nth=1", state="visible")
+        page.wait_for_timeout(2500)  # heat maps fade in
+        page.screenshot(path=out, full_page=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images" / "page.png")
