@@ -1,6 +1,6 @@
 """Two photos in, corresponding points out: the façade that most people use."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -239,6 +239,7 @@ class Matcher:
         path: str | Path | None = None,
         device: str = "auto",
         *,
+        settings: Mapping[str, Any] | None = None,
         download: bool = False,
         revision: str | None = None,
     ) -> "Matcher":
@@ -247,11 +248,12 @@ class Matcher:
         Args:
             path: a checkpoint folder, or ``owner/name`` on the Hugging Face hub; None for the model in the package.
             device: as for the constructor.
+            settings: what ``--set`` changes on the command line: ``{"image_size": 352}`` gives it larger images.
             download: fetch it from the hub where it is not in the hub's cache; else nothing goes over the network.
             revision: of a checkpoint on the hub: a branch, tag or commit.
         """
         folder = SHIPPED if path is None else find_checkpoint(path, download=download, revision=revision)
-        model, config = load_checkpoint(folder)
+        model, config = load_checkpoint(folder, settings)
         return cls(model, config, device, load_calibration(folder if folder.is_dir() else folder.parent))
 
     def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
@@ -264,6 +266,12 @@ class Matcher:
             half: weights as float16, in half the space.
         """
         folder = Path(folder)
+        with torch.device("meta"):
+            wanted = {key: value.shape for key, value in build_matcher(self.config).state_dict().items()}
+        if wanted != {key: value.shape for key, value in self.model.state_dict().items()}:
+            raise InputError(
+                f"{folder}: this model was not built for its settings: save it at the image_size of its training"
+            )
         save_checkpoint(folder, self.model, self.config, half=half)
         if self.calibration is not None:
             save_calibration(folder, self.calibration)

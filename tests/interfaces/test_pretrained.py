@@ -53,6 +53,25 @@ class TestFolders:
         Matcher(small.model, small.config, "cpu").save_pretrained(str(tmp_path))
         assert Matcher.from_pretrained(tmp_path, "cpu").calibration is None
 
+    def test_settings_are_kept(self, small: Matcher, photo: np.ndarray, tmp_path: Path):
+        small.save_pretrained(tmp_path / "a")
+        wide = Matcher.from_pretrained(tmp_path / "a", "cpu", settings={"image_size": [48, 64], "sigma": 2.5})
+        assert (wide.config.image_size, wide.config.sigma) == ((48, 64), 2.5)
+        wide.save_pretrained(tmp_path / "b")
+        assert_same(Matcher.from_pretrained(tmp_path / "b", "cpu"), wide, photo)
+        with pytest.raises(InputError, match="depth is fixed by its training"):
+            Matcher.from_pretrained(tmp_path / "a", settings={"depth": 2})
+        with pytest.raises(InputError, match="unknown key 'simga'; did you mean 'sigma'"):
+            Matcher.from_pretrained(tmp_path / "a", settings={"simga": 2})
+
+    def test_weights_of_another_size_are_not_saved_under_it(self, tmp_path: Path):
+        config = model_config({**SMALL, "grid": None, "position": "absolute"})
+        Matcher(build_matcher(config), config, "cpu").save_pretrained(tmp_path / "a")
+        wide = Matcher.from_pretrained(tmp_path / "a", "cpu", settings={"image_size": [32, 64]})
+        with pytest.raises(InputError, match="save it at the image_size of its training"):
+            wide.save_pretrained(tmp_path / "b")
+        assert not (tmp_path / "b").exists()
+
     def test_what_cannot_be_written_is_named(self, small: Matcher, tmp_path: Path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="file"):
