@@ -256,13 +256,14 @@ def shrink(model: "onnx.ModelProto", precision: Precision) -> None:
         getattr(graph, field).extend(items)
 
 
-def grouped_int8(values: Float[np.ndarray, "out in h w"]) -> tuple[np.ndarray, Float[np.ndarray, " groups"]]:
+def grouped_int8(values: Float[np.ndarray, "out in *kernel"]) -> tuple[np.ndarray, Float[np.ndarray, " groups"]]:
     """Filters → whole numbers and the scale of each group of them, ``GROUP`` input channels of one filter."""
-    _, channels, h, w = values.shape
+    _, channels, *kernel = values.shape
     group = GROUP if channels % GROUP == 0 else channels
-    rows = values.reshape(-1, group, h, w)
-    scales = np.maximum(abs(rows).max(axis=(1, 2, 3)) / 127, 1e-12).astype(np.float32)
-    return np.rint(rows / scales[:, None, None, None]).astype(np.int8), scales
+    rows = values.reshape(-1, group, *kernel)
+    axes = tuple(range(1, rows.ndim))
+    scales = np.maximum(abs(rows).max(axis=axes) / 127, 1e-12).astype(np.float32)
+    return np.rint(rows / np.expand_dims(scales, axes)).astype(np.int8), scales
 
 
 @contextmanager
