@@ -12,27 +12,24 @@ from torch import nn
 from transformatcher.coords import grid_norm
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import (
-    PUBLISHED_FRAME,
-    Prediction,
-    absent_points,
-    fingerprint,
-    headline,
-    pair_scores,
-    parse_alphas,
-    parse_frame,
-    predict_to_disk,
-    read_predictions,
-    remarks,
-    score,
-    scores_name,
-    tolerance_px,
-)
+from transformatcher.evaluate import Prediction, fingerprint, predict_to_disk, read_predictions
 from transformatcher.files import alone_in
 from transformatcher.keypoints import bilinear_sample
 from transformatcher.metrics import KINDS
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import Flow
+from transformatcher.scores import (
+    PUBLISHED_FRAME,
+    absent_points,
+    headline,
+    pair_scores,
+    parse_alphas,
+    parse_frame,
+    remarks,
+    score,
+    scores_name,
+    tolerance_px,
+)
 
 
 class Identity(TransforMatcher):

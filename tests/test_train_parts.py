@@ -12,7 +12,7 @@ from torch import nn
 from training_world import tiny_config
 
 from transformatcher.config import DataConfig, SourceConfig, TrainConfig, model_config
-from transformatcher.data.coco_keypoints import CocoPairs
+from transformatcher.data.coco_pairs import CocoPairs
 from transformatcher.errors import InputError
 from transformatcher.models.build import build_matcher
 from transformatcher.models.matcher import TransforMatcher

@@ -22,15 +22,16 @@ def main(out: Path) -> None:
         browser = browsers.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 897})
         page.goto(address)
+        page.wait_for_selector("html[data-ready]")
         page.click("text=Example photos")
         page.wait_for_selector(".card >> nth=1 >> .marker >> nth=5", timeout=120_000)
         settled(page)
-        page.check("text=Heat map")
+        page.check("#heat")
         box = page.locator("#source-stage .stage").bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + PLACE[0] * box["width"], box["y"] + PLACE[1] * box["height"])
-        page.wait_for_selector(".card .ghost >> nth=1", state="visible")
-        page.wait_for_timeout(2500)  # heat maps fade in
+        page.wait_for_selector(".card .heat >> nth=1", state="visible")
+        settled(page)
         page.screenshot(path=out, full_page=True)
         browser.close()
 

@@ -22,9 +22,9 @@ from transformatcher.config import RunConfig, SourceConfig, check_keys, read_tab
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
-from transformatcher.evaluate import PUBLISHED_KIND
 from transformatcher.files import alone_in, read_json, write_text
 from transformatcher.recipe import Validation, load_validation, measure, rehearse, set_name, start_model
+from transformatcher.scores import PUBLISHED_KIND
 from transformatcher.train import BEST, FREE_KEYS, LAST, flat, train
 
 LISTS = {

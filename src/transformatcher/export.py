@@ -23,7 +23,7 @@ from transformatcher.confidence import NEAREST, Calibration
 from transformatcher.coords import grid_norm, norm_to_px
 from transformatcher.data.pairs import collate, load_pair, read_pair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import PUBLISHED_KIND, Prediction, pair_scores, predict_batch
+from transformatcher.evaluate import Prediction, predict_batch
 from transformatcher.files import write_whole
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD, read_image, resize
 from transformatcher.models.backbone import ResNetFeatures
@@ -32,6 +32,7 @@ from transformatcher.models.inference import FoldedResNet
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import Matcher
 from transformatcher.schema import Flow, ImagePair
+from transformatcher.scores import PUBLISHED_KIND, pair_scores
 
 if TYPE_CHECKING:
     import onnx

@@ -16,19 +16,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformatcher.checkpoint import load_checkpoint
 from transformatcher.config import DataConfig, ModelConfig, RunConfig, SourceConfig, TrainConfig
 from transformatcher.data.benchmarks import load_benchmark
-from transformatcher.data.coco_keypoints import (
-    AnnotatedObject,
-    CocoPairs,
-    SelfPairs,
-    find_coco,
-    load_coco_objects,
-    objects_of,
-)
+from transformatcher.data.coco_keypoints import AnnotatedObject, find_coco, load_coco_objects
+from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, objects_of
 from transformatcher.data.pairs import LoadedPair, find_split, load_pair, photo_names
 from transformatcher.data.training import Source
 from transformatcher.distributed import Team
 from transformatcher.errors import InputError
-from transformatcher.evaluate import PUBLISHED_KIND, pair_scores, predict_batch
+from transformatcher.evaluate import predict_batch
 from transformatcher.losses import keypoint_loss, map_cross_entropy
 from transformatcher.metrics import ALPHAS, Kind
 from transformatcher.models.backbone import load_backbone_weights
@@ -37,6 +31,7 @@ from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.inference import captured
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.schema import PairBatch, Size
+from transformatcher.scores import PUBLISHED_KIND, pair_scores
 from transformatcher.tensors import load_strictly
 
 

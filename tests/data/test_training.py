@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from transformatcher.data.coco_keypoints import AnnotatedObject, CocoPairs, objects_of
+from transformatcher.data.coco_keypoints import AnnotatedObject
+from transformatcher.data.coco_pairs import CocoPairs, objects_of
 from transformatcher.data.store import ImageStore
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.data.training import (

@@ -15,13 +15,15 @@ from transformatcher.bulk.listed import open_list
 from transformatcher.commands.shared import read_points
 from transformatcher.confidence import load_calibration
 from transformatcher.config import model_config, read_model_config, read_run_config, to_plain
-from transformatcher.data.coco_keypoints import CocoPairs, SelfPairs, load_coco_objects
+from transformatcher.data.coco_keypoints import load_coco_objects
+from transformatcher.data.coco_pairs import CocoPairs, SelfPairs
 from transformatcher.data.pf import load_pfpascal, load_pfwillow
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import read_predictions, score
+from transformatcher.evaluate import read_predictions
 from transformatcher.images import image_size, read_image
 from transformatcher.schema import ImagePair
+from transformatcher.scores import score
 from transformatcher.tensors import read_safetensors
 from transformatcher.web.refusal import RefusedError
 from transformatcher.web.uploads import KEPT_SIDE, read_upload

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from transformatcher.evaluate import Prediction, score
+from transformatcher.evaluate import Prediction
 from transformatcher.metrics import (
     KINDS,
     bootstrap_ci95,
@@ -16,6 +16,7 @@ from transformatcher.metrics import (
     point_errors,
     reference_length,
 )
+from transformatcher.scores import score
 
 whole_points = arrays(np.float64, (4, 2), elements=st.integers(0, 300).map(float))
 pairs_of_points = st.lists(st.tuples(whole_points, whole_points), min_size=1, max_size=5)

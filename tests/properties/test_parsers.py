@@ -30,12 +30,14 @@ from transformatcher.config import (
     run_config,
     to_plain,
 )
-from transformatcher.data.coco_keypoints import CocoPairs, SelfPairs, load_coco_objects, parse_coco_objects
+from transformatcher.data.coco_keypoints import load_coco_objects, parse_coco_objects
+from transformatcher.data.coco_pairs import CocoPairs, SelfPairs
 from transformatcher.data.pf import load_pfpascal, load_pfwillow
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import parse_alphas, parse_frame, read_predictions, score
+from transformatcher.evaluate import read_predictions
 from transformatcher.schema import ImagePair
+from transformatcher.scores import parse_alphas, parse_frame, score
 from transformatcher.tensors import read_safetensors
 
 HUGE = 10**400  # a number that JSON and TOML write, and no float holds

@@ -12,9 +12,10 @@ from transformatcher.analysis.runs import EvalRun, pairs_of
 from transformatcher.analysis.tables import commands_html
 from transformatcher.data.pairs import read_pair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import LEVELS, Prediction, pair_scores, tolerance_px, worst_first
+from transformatcher.evaluate import LEVELS, Prediction
 from transformatcher.metrics import point_errors
 from transformatcher.schema import ImagePair
+from transformatcher.scores import pair_scores, tolerance_px, worst_first
 from transformatcher.visualize import draw_errors
 
 PAGE = "failures.html"

@@ -14,7 +14,7 @@ from transformatcher.analysis.tables import NOTHING, Section, Table
 from transformatcher.data.benchmarks import Benchmark, load_benchmark
 from transformatcher.data.pairs import photo_names
 from transformatcher.errors import InputError
-from transformatcher.evaluate import pair_scores
+from transformatcher.scores import pair_scores
 from transformatcher.visualize import COLOURS
 
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")

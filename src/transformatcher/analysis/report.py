@@ -18,9 +18,9 @@ from transformatcher.analysis.runs import EvalRun, bench_command, is_bench, is_c
 from transformatcher.analysis.survey import SUMMARY
 from transformatcher.analysis.tables import Section, Table, commands_html, number, to_html
 from transformatcher.errors import InputError
-from transformatcher.evaluate import remarks
 from transformatcher.files import read_json
 from transformatcher.plots import plot_ablation, plot_costs, plot_curves, plot_scores
+from transformatcher.scores import remarks
 
 METRICS, ABLATION = "metrics.jsonl", "ablation.json"
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")

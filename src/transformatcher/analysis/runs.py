@@ -12,10 +12,11 @@ from transformatcher.checkpoint import CONFIG, SHIPPED_WORDS
 from transformatcher.config import model_config, to_plain
 from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
 from transformatcher.errors import InputError
-from transformatcher.evaluate import PREDICTIONS, PUBLISHED_KIND, RUN, Prediction, read_predictions, read_run, score
+from transformatcher.evaluate import PREDICTIONS, RUN, Prediction, read_predictions, read_run
 from transformatcher.files import read_json
 from transformatcher.metrics import Kind
 from transformatcher.schema import ImagePair
+from transformatcher.scores import PUBLISHED_KIND, score
 
 FOLDERS = {"spair": "SPair-71k", "pfpascal": "PF-PASCAL", "pfwillow": "PF-WILLOW", "coco": "COCO"}
 

@@ -37,32 +37,27 @@ from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.check import check_benchmark
 from transformatcher.data.pairs import read_pair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import (
+from transformatcher.evaluate import fingerprint, predict_to_disk, read_predictions, read_run
+from transformatcher.metrics import ALPHAS, Kind
+from transformatcher.plots import plot_confidence, plot_costs, plot_scores
+from transformatcher.predictor import NO_MATCH, pick_device
+from transformatcher.schema import ImagePair, Size
+from transformatcher.scores import (
     PUBLISHED_KIND,
     SCORES,
     absent_points,
-    fingerprint,
     headline,
     judged_points,
     pair_scores,
     parse_alphas,
     parse_frame,
-    predict_to_disk,
-    read_predictions,
-    read_run,
     remarks,
     scores_name,
     tolerance_px,
     worst_first,
     write_scores,
 )
-from transformatcher.evaluate import (
-    score as score_predictions,
-)
-from transformatcher.metrics import ALPHAS, Kind
-from transformatcher.plots import plot_confidence, plot_costs, plot_scores
-from transformatcher.predictor import NO_MATCH, pick_device
-from transformatcher.schema import ImagePair, Size
+from transformatcher.scores import score as score_predictions
 from transformatcher.tensors import hash_tensors
 from transformatcher.visualize import draw_errors, save_figure
 

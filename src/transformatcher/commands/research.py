@@ -27,11 +27,12 @@ from transformatcher.config import ModelConfig, to_plain
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.pairs import find_split
 from transformatcher.errors import InputError
-from transformatcher.evaluate import RUN, parse_alphas
+from transformatcher.evaluate import RUN
 from transformatcher.files import write_text
 from transformatcher.images import read_image
 from transformatcher.models.matcher import TransforMatcher
 from transformatcher.predictor import pick_device
+from transformatcher.scores import parse_alphas
 from transformatcher.tensors import hash_tensors
 from transformatcher.visualize import save_figure
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from transformatcher.data.coco_keypoints import CocoPairs, find_coco, load_coco_objects
+from transformatcher.data.coco_keypoints import find_coco, load_coco_objects
+from transformatcher.data.coco_pairs import CocoPairs
 from transformatcher.data.pairs import find_split
 from transformatcher.data.pf import load_pfpascal, load_pfwillow
 from transformatcher.data.spair import load_spair

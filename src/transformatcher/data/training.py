@@ -26,7 +26,7 @@ from transformatcher.data.augment import (
     normalise,
     sample_windows,
 )
-from transformatcher.data.coco_keypoints import CocoPairs, SelfPairs
+from transformatcher.data.coco_pairs import CocoPairs, SelfPairs
 from transformatcher.data.store import ImageStore
 from transformatcher.schema import ImagePair, ImageSource, PairBatch, Size
 
