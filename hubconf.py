@@ -20,8 +20,8 @@ def transformatcher(pretrained: bool = True, device: str = "auto", **settings: A
         settings: keys of transformatcher.ModelConfig. Of the trained model, those of its input and read-out.
     """
     from transformatcher import Matcher, build_matcher, model_config
-    from transformatcher.checkpoint import SHIPPED, load_checkpoint
-    from transformatcher.confidence import load_calibration
+    from transformatcher.inference.calibration import load_calibration
+    from transformatcher.inference.checkpoint import SHIPPED, load_checkpoint
 
     if pretrained:
         return Matcher(*load_checkpoint(SHIPPED, settings), device, load_calibration(SHIPPED))

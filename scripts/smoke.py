@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from transformatcher import Matcher, build_matcher, model_config
-from transformatcher.checkpoint import load_checkpoint, save_checkpoint
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.images import to_tensor
+from transformatcher.inference.checkpoint import load_checkpoint, save_checkpoint
 
 POINTS = "168,115;262,241"
 HEADERS = {"X-Transformatcher": "1"}
@@ -31,7 +31,7 @@ def check_command(folder: Path) -> np.ndarray:
     command = [
         sys.executable,
         "-m",
-        "transformatcher.cli",
+        "transformatcher.cli.main",
         "match",
         str(folder / "cat_a.jpg"),
         str(folder / "cat_b.jpg"),
@@ -79,7 +79,7 @@ def check_server() -> str:
     """The page is served, where its libraries are installed, and finds the points of the example photos."""
     if find_spec("uvicorn") is None or find_spec("fastapi") is None:
         return "not checked, as the extra 'serve' is not installed"
-    command = [sys.executable, "-m", "transformatcher.cli", "serve", "--port", "0", "--no-browser"]
+    command = [sys.executable, "-m", "transformatcher", "serve", "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -14,8 +14,8 @@ from scipy.io import savemat
 from torch import nn
 
 from transformatcher.config import model_config
+from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
-from transformatcher.predictor import Matcher
 
 DATA = Path(os.environ.get("TRANSFORMATCHER_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import transformatcher
-from transformatcher import cli
+from transformatcher.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -184,7 +184,7 @@ def test_commands_that_are_not_run_still_parse(page: Path):
         for words in commands_of(block):
             words = list(itertools.takewhile(lambda word: word not in (">", "|"), words))
             if words[:1] == ["torchrun"]:
-                words = ["transformatcher", *words[words.index("transformatcher.cli") + 1 :]]
+                words = ["transformatcher", *words[words.index("transformatcher", 1) + 1 :]]
             if words[0] != "transformatcher" or any(PLACEHOLDER in word for word in words):
                 continue
             if words[1] not in subcommands():

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformatcher.predictor import Matcher
+from transformatcher.inference.matcher import Matcher
 
 pytest.importorskip("hatchling", reason="hatchling is not installed")
 

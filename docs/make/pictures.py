@@ -16,8 +16,7 @@ from PIL import Image
 
 from transformatcher import Matcher
 from transformatcher.coords import rescale_px
-from transformatcher.images import read_image
-from transformatcher.metrics import (
+from transformatcher.evaluation.metrics import (
     KINDS,
     correct_points,
     pck_per_pair,
@@ -25,9 +24,10 @@ from transformatcher.metrics import (
     point_errors,
     reference_length,
 )
-from transformatcher.predictor import MatchedPair
-from transformatcher.visualize import draw_warp, save_figure
-from transformatcher.warp import thin_plate_warp
+from transformatcher.images import read_image
+from transformatcher.inference.matcher import MatchedPair
+from transformatcher.viz.pictures import draw_warp, save_figure
+from transformatcher.viz.warp import thin_plate_warp
 
 EXAMPLES = Path(str(files("transformatcher") / "examples"))
 ALPHA = 0.1

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from transformatcher import cli, config
+from transformatcher import config
+from transformatcher.cli import main as cli
 
 DOCS = Path(__file__).parents[1]
 README = DOCS.parent / "README.md"

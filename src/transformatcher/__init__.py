@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformatcher.config import ModelConfig, model_config
     from transformatcher.errors import InputError
+    from transformatcher.inference.matcher import Matcher
     from transformatcher.models.build import build_matcher
-    from transformatcher.models.matcher import TransforMatcher
-    from transformatcher.predictor import Matcher
+    from transformatcher.models.transformatcher import TransforMatcher
 
 __version__ = "0.1.0"
 
@@ -19,9 +19,9 @@ __all__ = ["InputError", "Matcher", "ModelConfig", "TransforMatcher", "__version
 # Looked up on first use, so that `import transformatcher` does not wait for torch.
 _HOMES = {
     "InputError": "errors",
-    "Matcher": "predictor",
+    "Matcher": "inference.matcher",
     "ModelConfig": "config",
-    "TransforMatcher": "models.matcher",
+    "TransforMatcher": "models.transformatcher",
     "build_matcher": "models.build",
     "model_config": "config",
 }

@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from transformatcher.bulk.listed import open_list
-from transformatcher.commands.shared import read_points
-from transformatcher.confidence import load_calibration
+from transformatcher.cli.model_args import read_points
 from transformatcher.config import model_config, read_model_config, read_run_config, to_plain
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.data.coco_pairs import CocoPairs, SelfPairs
 from transformatcher.data.pf import load_pfpascal, load_pfwillow
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import read_predictions
+from transformatcher.evaluation.predict import read_predictions
+from transformatcher.evaluation.scores import score
 from transformatcher.images import image_size, read_image
+from transformatcher.inference.bulk.pair_list import open_list
+from transformatcher.inference.calibration import load_calibration
+from transformatcher.models.weights_io import read_safetensors
 from transformatcher.schema import ImagePair
-from transformatcher.scores import score
-from transformatcher.tensors import read_safetensors
 from transformatcher.web.refusal import RefusedError
 from transformatcher.web.uploads import KEPT_SIDE, read_upload
 

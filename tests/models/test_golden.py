@@ -10,12 +10,12 @@ from torch import Tensor
 
 from transformatcher.config import model_config
 from transformatcher.coords import norm_to_px, px_to_norm
-from transformatcher.keypoints import soft_sample
 from transformatcher.models.build import build_matcher, build_refiner
-from transformatcher.models.fast import PathName
 from transformatcher.models.flow import KernelSoftArgmax
+from transformatcher.models.fused.fold import PathName
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.resize4d import resize4d
+from transformatcher.models.sampler import soft_sample
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "released_matcher.safetensors"
 OUR_NAMES = [

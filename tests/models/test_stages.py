@@ -2,16 +2,15 @@
 
 import itertools
 
-import naive
 import numpy as np
 import pytest
 import torch
+from helpers import reference
 from torch.autograd import gradcheck
 
 from transformatcher.config import model_config
 from transformatcher.coords import grid_norm
 from transformatcher.errors import InputError
-from transformatcher.keypoints import bilinear_sample, soft_sample
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
 from transformatcher.models.build import build_refiner
 from transformatcher.models.correlation import MultiLevelCorrelation, cosine_correlation
@@ -19,6 +18,7 @@ from transformatcher.models.flow import KernelSoftArgmax, reverse
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.resize4d import resize4d
 from transformatcher.models.rotary import AxialRotary, Checkerboard, NoPosition
+from transformatcher.models.sampler import bilinear_sample, soft_sample
 
 GRID = (2, 3, 3, 2)  # nothing square, axes of even and odd length
 POSITIONS = list(itertools.product(*(range(n) for n in GRID)))
@@ -35,21 +35,21 @@ def weights_of(module):
 class TestCorrelation:
     def test_equals_equation_4(self):
         src, trg = random64(1, 5, 2, 3), random64(1, 5, 4, 2)
-        expected = naive.correlation(src[0].numpy(), trg[0].numpy())
+        expected = reference.correlation(src[0].numpy(), trg[0].numpy())
         np.testing.assert_allclose(cosine_correlation(src, trg)[0], expected, atol=1e-12)
 
     def test_paper_resizes_the_maps(self):
         src, trg = [random64(1, 4, 3, 4), random64(1, 6, 2, 2)], [random64(1, 4, 3, 4), random64(1, 6, 2, 2)]
         out = MultiLevelCorrelation("resize-correlation")(src, trg)
         assert out.shape == (1, 2, 3, 4, 3, 4)
-        expected = naive.resize(naive.correlation(src[1][0].numpy(), trg[1][0].numpy()), (3, 4, 3, 4))
+        expected = reference.resize(reference.correlation(src[1][0].numpy(), trg[1][0].numpy()), (3, 4, 3, 4))
         np.testing.assert_allclose(out[0, 1], expected, atol=1e-12)
 
     def test_released_resizes_normalised_features(self):
         src, trg = [random64(1, 6, 2, 2)], [random64(1, 6, 2, 2)]
         out = MultiLevelCorrelation("resize-features", grid=(3, 4))(src, trg)
         unit = [(f / f.norm(dim=1, keepdim=True))[0].numpy() for f in (*src, *trg)]
-        f, g = (naive.resize(u, (6, 3, 4)) for u in unit)
+        f, g = (reference.resize(u, (6, 3, 4)) for u in unit)
         np.testing.assert_allclose(out[0, 0], np.maximum(np.einsum("cij,ckl->ijkl", f, g), 0), atol=1e-12)
 
     def test_both_are_equal_on_features_that_passed_a_relu(self):
@@ -72,9 +72,10 @@ class TestCorrelation:
         out = MultiLevelCorrelation(kind, channels="concat")(src, trg)
         assert out.shape == (1, 1, 3, 4, 3, 4)
         f, g = (
-            np.concatenate([fine[0].numpy(), naive.resize(coarse[0].numpy(), (6, 3, 4))]) for fine, coarse in (src, trg)
+            np.concatenate([fine[0].numpy(), reference.resize(coarse[0].numpy(), (6, 3, 4))])
+            for fine, coarse in (src, trg)
         )
-        np.testing.assert_allclose(out[0, 0], naive.correlation(f, g), atol=1e-12)
+        np.testing.assert_allclose(out[0, 0], reference.correlation(f, g), atol=1e-12)
 
     def test_some_layers_alone(self):
         src, trg = ([random64(1, 4, 3, 4), random64(1, 6, 2, 2), random64(1, 6, 2, 2)] for _ in range(2))
@@ -98,7 +99,7 @@ class TestCorrelation:
 class TestResize4d:
     def test_equals_naive_interpolation(self):
         corr = random64(1, 2, 3, 3, 2)
-        expected = naive.resize(corr[0].numpy(), (4, 5, 6, 3))
+        expected = reference.resize(corr[0].numpy(), (4, 5, 6, 3))
         np.testing.assert_allclose(resize4d(corr, (4, 5), (6, 3))[0], expected, atol=1e-12)
 
     def test_gradcheck(self):
@@ -110,7 +111,7 @@ class TestRotary:
         x = random64(1, 8, len(POSITIONS), 4)
         out = AxialRotary(8, 4)(x, GRID)
         for head, (index, position) in itertools.product(range(8), enumerate(POSITIONS)):
-            expected = naive.rotate_axial(x[0, head, index].numpy(), position, head, heads=8)
+            expected = reference.rotate_axial(x[0, head, index].numpy(), position, head, heads=8)
             np.testing.assert_allclose(out[0, head, index], expected, atol=1e-12)
 
     @pytest.mark.parametrize("axis", range(4))
@@ -170,8 +171,8 @@ class TestRotary:
 
 
 ATTENTIONS = [
-    (PaperAttention, lambda: AxialRotary(4, 4), naive.paper_attention),
-    (ReleasedAttention, Checkerboard, naive.released_attention),
+    (PaperAttention, lambda: AxialRotary(4, 4), reference.paper_attention),
+    (ReleasedAttention, Checkerboard, reference.released_attention),
 ]
 
 
@@ -225,13 +226,13 @@ class TestMatchToMatch:
             part = {key.removeprefix(f"blocks.{n}."): value for key, value in w.items()}
             attention = {key.removeprefix("attention."): v for key, v in part.items() if key.startswith("attention.")}
             normed = np.array(
-                [naive.layer_norm(r, part["norm_attention.weight"], part["norm_attention.bias"]) for r in x]
+                [reference.layer_norm(r, part["norm_attention.weight"], part["norm_attention.bias"]) for r in x]
             )
             still = [(0, 0, 0, 0)] * len(x)  # no position: nothing turns
-            x = x + naive.paper_attention(normed, still, attention, 4, 2)
+            x = x + reference.paper_attention(normed, still, attention, 4, 2)
             gain, shift = part["norm_ffn.weight"], part["norm_ffn.bias"]
-            normed = np.array([naive.layer_norm(row, gain, shift) for row in x])
-            hidden = naive.gelu(normed @ part["ffn.0.weight"].T + part["ffn.0.bias"])
+            normed = np.array([reference.layer_norm(row, gain, shift) for row in x])
+            hidden = reference.gelu(normed @ part["ffn.0.weight"].T + part["ffn.0.bias"])
             x = x + hidden @ part["ffn.2.weight"].T + part["ffn.2.bias"]
         expected = (x @ w["score.weight"].T + w["score.bias"]).reshape(GRID)
         np.testing.assert_allclose(refiner(corr)[0].detach(), expected, atol=1e-12)
@@ -299,8 +300,8 @@ class TestFlow:
     def test_equals_the_paper(self, gaussian):
         refined = random64(1, 2, 2, 3, 2)
         flow = KernelSoftArgmax(upsample=2, sigma=1.7, temperature=0.6, gaussian=gaussian)(refined)
-        scores = naive.resize(refined[0].numpy(), (4, 4, 6, 4))
-        expected = naive.kernel_soft_argmax(scores, 1.7, 0.6, gaussian)
+        scores = reference.resize(refined[0].numpy(), (4, 4, 6, 4))
+        expected = reference.kernel_soft_argmax(scores, 1.7, 0.6, gaussian)
         np.testing.assert_allclose(flow.trg_norm[0], expected, atol=1e-6)
 
     @pytest.mark.parametrize("gaussian", ["logits", "probabilities", "none"])
@@ -352,12 +353,12 @@ class TestKeypointTransfer:
         flow, points = random64(1, 6, 5, 2), torch.rand(1, 7, 2, dtype=torch.float64) * 2 - 1
         out = soft_sample(flow, points, threshold=0.6)
         for row in range(7):
-            expected = naive.soft_sample(flow[0].numpy(), points[0, row].numpy(), 0.6)
+            expected = reference.soft_sample(flow[0].numpy(), points[0, row].numpy(), 0.6)
             np.testing.assert_allclose(out[0, row], expected, atol=1e-6)
 
     def test_bilinear_equals_naive_interpolation(self):
         flow = random64(1, 3, 3, 2)
-        fine = naive.resize(flow[0].numpy(), (5, 9, 2))
+        fine = reference.resize(flow[0].numpy(), (5, 9, 2))
         points = grid_norm((5, 9), like=flow).flatten(0, 1)[None]
         np.testing.assert_allclose(bilinear_sample(flow, points)[0], fine.reshape(45, 2), atol=1e-6)
 

@@ -5,8 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from transformatcher.evaluate import Prediction
-from transformatcher.metrics import (
+from transformatcher.evaluation.metrics import (
     KINDS,
     bootstrap_ci95,
     bootstrap_weights,
@@ -16,7 +15,8 @@ from transformatcher.metrics import (
     point_errors,
     reference_length,
 )
-from transformatcher.scores import score
+from transformatcher.evaluation.predict import Prediction
+from transformatcher.evaluation.scores import score
 
 whole_points = arrays(np.float64, (4, 2), elements=st.integers(0, 300).map(float))
 pairs_of_points = st.lists(st.tuples(whole_points, whole_points), min_size=1, max_size=5)

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.io import savemat
 
-from transformatcher.commands.shared import read_points
-from transformatcher.confidence import load_calibration
+from transformatcher.cli.model_args import read_points
 from transformatcher.config import (
     VARIANTS,
     ModelConfig,
@@ -35,10 +34,11 @@ from transformatcher.data.coco_pairs import CocoPairs, SelfPairs
 from transformatcher.data.pf import load_pfpascal, load_pfwillow
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluate import read_predictions
+from transformatcher.evaluation.predict import read_predictions
+from transformatcher.evaluation.scores import parse_alphas, parse_frame, score
+from transformatcher.inference.calibration import load_calibration
+from transformatcher.models.weights_io import read_safetensors
 from transformatcher.schema import ImagePair
-from transformatcher.scores import parse_alphas, parse_frame, score
-from transformatcher.tensors import read_safetensors
 
 HUGE = 10**400  # a number that JSON and TOML write, and no float holds
 DEEP = "[" * 100_000

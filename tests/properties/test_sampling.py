@@ -11,9 +11,9 @@ from hypothesis.extra.numpy import arrays
 
 from transformatcher.coords import grid_norm
 from transformatcher.errors import InputError
-from transformatcher.keypoints import bilinear_sample, soft_sample
 from transformatcher.models.flow import reverse
 from transformatcher.models.resize4d import resize4d
+from transformatcher.models.sampler import bilinear_sample, soft_sample
 
 grids = st.tuples(st.integers(2, 12), st.integers(2, 12))
 numbers = st.floats(-2, 2, width=32)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from transformatcher.errors import InputError
-from transformatcher.warp import blend, morph, thin_plate_spline, thin_plate_warp
+from transformatcher.viz.warp import blend, morph, thin_plate_spline, thin_plate_warp
 
 clouds = arrays(np.float64, st.tuples(st.integers(0, 9), st.just(2)), elements=st.floats(0, 60), unique=True)
 anything = st.floats(allow_nan=True, allow_infinity=True, width=64)

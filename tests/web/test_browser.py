@@ -21,7 +21,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
     reason="playwright or the extra 'serve' is not installed",
 )
 def test_from_upload_to_exported_file(tmp_path: Path):
-    script = Path(__file__).with_name("drive_page.py")
+    script = Path(__file__).parents[1] / "helpers" / "page_driver.py"
     command = [sys.executable, str(script), str(CHROMIUM), str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr[-3000:]

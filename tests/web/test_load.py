@@ -16,7 +16,7 @@ PEAK_MB = 800  # more than at first, at any time: a photo of fifty million pixel
 
 
 def hammered(*words: str) -> dict[str, Any]:
-    command = [sys.executable, str(Path(__file__).with_name("hammer.py")), *words]
+    command = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "load_client.py"), *words]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     report = json.loads(result.stdout)

@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transformatcher import cli
+from transformatcher.cli import main as cli
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.data.synthetic import synthetic_pair
-from transformatcher.predictor import Matcher
+from transformatcher.inference.matcher import Matcher
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 testclient = pytest.importorskip("fastapi.testclient", reason="FastAPI's test client needs httpx")
 
-from transformatcher.web import guard  # noqa: E402
-from transformatcher.web.guard import Guard, is_local  # noqa: E402
+from transformatcher.web import security as guard  # noqa: E402
+from transformatcher.web.job_queue import Workers  # noqa: E402
 from transformatcher.web.refusal import RefusedError  # noqa: E402
+from transformatcher.web.security import Guard, is_local  # noqa: E402
 from transformatcher.web.server import make_app  # noqa: E402
 from transformatcher.web.session import Limits, Store  # noqa: E402
 from transformatcher.web.uploads import give_memory_back  # noqa: E402
-from transformatcher.web.workers import Workers  # noqa: E402
 
 BASE = "http://127.0.0.1:8000"
 OURS = {"X-Transformatcher": "1"}
@@ -545,7 +545,7 @@ class TestCommand:
 
     def test_options(self, monkeypatch: pytest.MonkeyPatch, matcher: Matcher):
         calls = []
-        monkeypatch.setattr("transformatcher.commands.photos.load_matcher", lambda _: (matcher, "a test"))
+        monkeypatch.setattr("transformatcher.cli.photos.load_matcher", lambda _: (matcher, "a test"))
         monkeypatch.setattr("transformatcher.web.server.serve", lambda *args, **more: calls.append((args, more)))
         options = ["--port", "9", "--max-upload-mb", "3", "--max-pixels", "4", "--max-sessions", "5", "--no-browser"]
         assert cli.main(["serve", *options]) == 0

@@ -10,8 +10,8 @@ import pytest
 
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.errors import InputError
-from transformatcher.predictor import EncodedPhoto, MatchedPair
-from transformatcher.propagate import elect
+from transformatcher.inference.matcher import EncodedPhoto, MatchedPair
+from transformatcher.inference.propagate import elect
 from transformatcher.web.coco import from_coco, to_coco
 from transformatcher.web.refusal import RefusedError
 from transformatcher.web.session import XY, Limits, Photo, Placement, Session, Store, vote

@@ -71,7 +71,7 @@ class CocoPairs:
 class SelfPairs:
     """Each object paired with itself, by points anywhere on it: what a matcher must know of places without a name.
 
-    Random crops and colours make the two sides differ (see :mod:`transformatcher.data.training`). The i-th pair is
+    Random crops and colours make the two sides differ (see :mod:`transformatcher.data.loader`). The i-th pair is
     always the same for the same seed.
 
     Args:

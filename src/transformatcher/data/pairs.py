@@ -149,3 +149,10 @@ def need_entries(count: int, where: Path) -> None:
     """Refuse a list of pairs with nothing in it."""
     if not count:
         raise InputError(f"{where}: holds no pair at all")
+
+
+def subsample_evenly(pairs: Sequence[Any], count: int | None) -> list[Any]:
+    """At most ``count`` of the pairs, evenly spaced: lists of pairs are often sorted by category."""
+    if count is None or count >= len(pairs):
+        return list(pairs)
+    return [pairs[i] for i in np.linspace(0, len(pairs) - 1, count).round().astype(int)]

@@ -7,19 +7,19 @@ from torch import nn
 
 from transformatcher.config import TIMM, ModelConfig
 from transformatcher.errors import InputError
-from transformatcher.keypoints import Sampler, bilinear_sample, soft_sampler
-from transformatcher.models.absolute import AxisVectors, MatchVectors
-from transformatcher.models.aggregation import CostAggregation
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
-from transformatcher.models.attention_softmax import LinformerAttention, PerformerAttention, VanillaAttention
-from transformatcher.models.backbone import ResNetFeatures, grid_of
-from transformatcher.models.consensus import NeighbourhoodConsensus
+from transformatcher.models.backbones.resnet import ResNetFeatures, grid_of
+from transformatcher.models.backbones.timm import TimmFeatures
+from transformatcher.models.baselines.cats import CostAggregation
+from transformatcher.models.baselines.learned_position import AxisVectors, MatchVectors
+from transformatcher.models.baselines.softmax_attention import LinformerAttention, PerformerAttention, VanillaAttention
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
-from transformatcher.models.matcher import TransforMatcher
+from transformatcher.models.neighbourhood_consensus import NeighbourhoodConsensus
 from transformatcher.models.rotary import AxialRotary, Checkerboard, Grid4, NoPosition, Position
-from transformatcher.models.timm import TimmFeatures
+from transformatcher.models.sampler import Sampler, bilinear_sample, soft_sampler
+from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import Size
 
 

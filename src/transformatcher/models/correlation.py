@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
-from transformatcher.models import fast
+from transformatcher.models.fused import fold as fast
 from transformatcher.models.resize4d import resize2d, resize4d
 from transformatcher.schema import Size
 

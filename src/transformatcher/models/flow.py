@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformatcher.coords import grid_norm
-from transformatcher.keypoints import bilinear_sample
-from transformatcher.models import fast
+from transformatcher.models.fused import fold as fast
 from transformatcher.models.resize4d import resize4d
+from transformatcher.models.sampler import bilinear_sample
 from transformatcher.schema import Flow, Size
 
 GaussianOn = Literal["logits", "probabilities", "none"]

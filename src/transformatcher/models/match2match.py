@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
-from transformatcher.models import fast
 from transformatcher.models.attention import PaperAttention
 from transformatcher.models.block import Block
-from transformatcher.models.consensus import NeighbourhoodConsensus
+from transformatcher.models.fused import fold as fast
+from transformatcher.models.neighbourhood_consensus import NeighbourhoodConsensus
 from transformatcher.models.refiner import Refiner
 
 

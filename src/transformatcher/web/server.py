@@ -23,15 +23,15 @@ from starlette.exceptions import HTTPException
 from transformatcher import __version__
 from transformatcher.errors import InputError
 from transformatcher.files import parse_json
-from transformatcher.predictor import NO_MATCH, Matcher
+from transformatcher.inference.matcher import NO_MATCH, Matcher
 from transformatcher.web.coco import category_of, from_coco, to_coco
-from transformatcher.web.guard import Guard, is_local
+from transformatcher.web.job_queue import Workers
 from transformatcher.web.listening import bind
-from transformatcher.web.patience import MOST, PatientProtocol
 from transformatcher.web.refusal import RefusedError
+from transformatcher.web.security import Guard, is_local
 from transformatcher.web.session import LONGEST_LABEL, XY, Limits, Photo, Session, Store, to_plain
+from transformatcher.web.timeouts import MOST, PatientProtocol
 from transformatcher.web.uploads import clean_name, give_memory_back, read_upload, to_png
-from transformatcher.web.workers import Workers
 
 SWEEP_S = 60.0
 ANSWER_HEADERS = {503: {"Retry-After": "2"}, 408: {"Connection": "close"}}

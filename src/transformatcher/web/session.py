@@ -13,10 +13,10 @@ from jaxtyping import Float, UInt8
 
 from transformatcher.coords import rescale_px
 from transformatcher.errors import InputError
-from transformatcher.predictor import EncodedPhoto, MatchedPair, Matcher, check_points
-from transformatcher.propagate import elect
+from transformatcher.inference.matcher import EncodedPhoto, MatchedPair, Matcher, check_points
+from transformatcher.inference.propagate import elect
 from transformatcher.schema import Size
-from transformatcher.warp import thin_plate_warp
+from transformatcher.viz.warp import thin_plate_warp
 from transformatcher.web.refusal import RefusedError
 from transformatcher.web.uploads import Upload
 
@@ -92,7 +92,7 @@ class Placement:
 def vote(candidates: Iterable[Mapping[int, Placement]], size: Size) -> dict[int, Placement]:
     """What each reference says of the points it knows, on one photo of ``size`` → the placement of each to believe.
 
-    The vote is that of :func:`transformatcher.propagate.elect`, so that the page and the command say the same.
+    The vote is :func:`transformatcher.inference.propagate.elect`, as in the command.
     """
     said = [by_point for by_point in candidates if by_point]
     points = list(dict.fromkeys(point for by_point in said for point in by_point))

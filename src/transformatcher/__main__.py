@@ -1,0 +1,8 @@
+"""``python -m transformatcher``: the command."""
+
+import sys
+
+from transformatcher.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

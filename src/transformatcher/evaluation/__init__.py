@@ -1,0 +1,1 @@
+"""Predictions → metrics → scores; how reliable and how fast."""

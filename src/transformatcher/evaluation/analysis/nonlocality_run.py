@@ -1,0 +1,183 @@
+"""Matcher and pairs → nonlocality of every layer and head on disk, pair by pair → what it says of all of them."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.stats import spearmanr
+
+from transformatcher.data.pairs import collate, load_pair
+from transformatcher.errors import InputError
+from transformatcher.evaluation.analysis.attention_hooks import Layer, observe
+from transformatcher.evaluation.analysis.nonlocality import (
+    convolution_offsets,
+    of_bounded_convolution,
+    of_convolution,
+    of_distribution,
+    of_uniform,
+    pairwise,
+)
+from transformatcher.evaluation.predict import LEVELS, RUN, fingerprint, read_run
+from transformatcher.files import alone_in, appended, whole_lines, write_text
+from transformatcher.models.rotary import Grid4
+from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.schema import ImagePair, Size
+
+LINES, SUMMARY = "nonlocality.jsonl", "nonlocality.json"
+FORMS = ("pairwise", "query", "key")
+GROUPS = 20  # of rising nonlocality, as in the paper's Figure 7
+FACTORS = ("viewpoint", "scale", "truncation", "occlusion")
+CONVOLUTIONS = [(dims, kernel) for dims in (4, 6) for kernel in (3, 5, 7, 9, 11)]
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class PairNonlocality:
+    """Φ of one pair: a row for each layer, in it a number for each head."""
+
+    name: str
+    category: str
+    difficulty: dict[str, int]
+    annotation: str  # its fingerprint: another data set may have a pair of the same name
+    grid: list[int]
+    pairwise: list[list[float]]
+    query: list[list[float]]
+    key: list[list[float]]
+
+
+def measure_to_disk(
+    model: TransforMatcher,
+    pairs: Sequence[ImagePair],
+    out: Path,
+    run: Mapping[str, Any],
+    *,
+    image_size: Size,
+    device: torch.device,
+    track: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[PairNonlocality]:
+    """Measure every pair and append it to ``out/nonlocality.jsonl``; pairs already there are skipped.
+
+    ``run`` is what the numbers depend on besides the pair; a folder of another run is refused.
+    """
+    path = out / LINES
+    text = json.dumps(run, indent=2, sort_keys=True) + "\n"
+    with alone_in(out):
+        if path.exists() and read_run(out) != json.loads(text):
+            raise InputError(f"{out}: holds nonlocality of another model or benchmark; choose another --out")
+        write_text(out / RUN, text)
+        done = {line.name: line for line in _read_lines(path)} if path.exists() else {}
+        for pair in pairs:
+            if pair.name in done and done[pair.name].annotation != fingerprint([pair]):
+                raise InputError(f"{out}: holds nonlocality of another pair {pair.name}; choose another --out")
+        todo = [pair for pair in pairs if pair.name not in done]
+        track(len(pairs) - len(todo), len(pairs))
+        with appended(path) as write:
+            for count, pair in enumerate(todo, 1):
+                done[pair.name] = measured = measure(model, pair, image_size, device)
+                write(json.dumps(asdict(measured)))
+                track(len(pairs) - len(todo) + count, len(pairs))
+    return [done[pair.name] for pair in pairs]
+
+
+def measure(model: TransforMatcher, pair: ImagePair, image_size: Size, device: torch.device) -> PairNonlocality:
+    """Φ of one pair in each layer and head, in all three forms."""
+    tensors = collate([load_pair(pair, image_size)])
+    with torch.inference_mode():
+        corr = model.correlation(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
+        _, layers = observe(model.refiner, corr, nonlocality_of)
+    numbers = {form: [layer[form] for layer in layers] for form in FORMS}
+    return PairNonlocality(
+        pair.name, pair.category, dict(pair.difficulty), fingerprint([pair]), list(corr.shape[2:]), **numbers
+    )
+
+
+def nonlocality_of(layer: Layer) -> dict[str, list[float]]:
+    """Φ of each head of one layer, for the first pair of its batch."""
+    alpha, beta = layer.alpha[0], layer.beta[0]
+    return {
+        "pairwise": pairwise(alpha, layer.queries[0], layer.keys[0], layer.grid).tolist(),
+        "query": of_distribution(alpha, layer.grid).tolist(),
+        "key": of_distribution(beta, layer.grid).tolist(),
+    }
+
+
+def _read_lines(path: Path) -> Iterator[PairNonlocality]:
+    """Every whole line."""
+    for number, line in enumerate(whole_lines(path), 1):
+        try:
+            yield PairNonlocality(**json.loads(line))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not the nonlocality of a pair ({error}); delete it") from error
+
+
+# ---------------------------------------------------------------- what the numbers say
+
+
+def summarise(measured: Sequence[PairNonlocality]) -> dict[str, Any]:
+    """All pairs' numbers → those of the figures: for each layer and form, for convolutions, for groups of pairs."""
+    grids = {tuple(pair.grid) for pair in measured}
+    if len(grids) != 1:
+        raise InputError(f"pairs with {len(grids)} different grids cannot be compared")
+    hs, ws, ht, wt = grids.pop()
+    grid: Grid4 = (hs, ws, ht, wt)
+    numbers = {form: np.array([getattr(pair, form) for pair in measured]) for form in FORMS}  # (pairs, layers, heads)
+    levels = {
+        factor: np.array([pair.difficulty[factor] for pair in measured])
+        for factor in FACTORS
+        if all(factor in pair.difficulty for pair in measured)
+    }
+    return {
+        "n_pairs": len(measured),
+        "grid": list(grid),
+        "uniform": of_uniform(grid),
+        "layers": {form: [_layer(values[:, index]) for index in range(values.shape[1])]
+                   for form, values in numbers.items()},
+        "convolutions": [_convolution(dims, kernel, min(grid)) for dims, kernel in CONVOLUTIONS],
+        "difficulty": {form: {factor: _by_difficulty(values.mean(axis=2).sum(axis=1), level)
+                              for factor, level in levels.items()}
+                       for form, values in numbers.items()},
+    }  # fmt: skip
+
+
+def _layer(values: Float[np.ndarray, "pairs heads"]) -> dict[str, Any]:
+    """Of one layer: the mean Φ, that of each head, and quantiles over pairs and heads."""
+    return {
+        "mean": float(values.mean()),
+        "heads": values.mean(axis=0).tolist(),
+        "quantiles": np.quantile(values, QUANTILES).tolist(),
+    }
+
+
+def _convolution(dims: int, kernel: int, side: int) -> dict[str, Any]:
+    squares, shares = convolution_offsets(dims, kernel)
+    places = np.searchsorted(shares.cumsum(), np.array(QUANTILES) - 1e-12)
+    return {
+        "dims": dims,
+        "kernel": kernel,
+        "phi": of_convolution(dims, kernel),
+        "phi_bounded": of_bounded_convolution(dims, kernel, side),
+        "quantiles": squares[places].tolist(),
+    }
+
+
+def _by_difficulty(phi: Float[np.ndarray, " n"], level: Int[np.ndarray, " n"]) -> dict[str, Any]:
+    """Shares of easy, medium and hard in groups of rising Φ, and whether the two rise together at all."""
+    groups = np.array_split(np.argsort(phi, kind="stable"), min(GROUPS, len(phi)))
+    trend = spearmanr(phi, level) if min(np.ptp(phi), np.ptp(level)) > 0 else None
+    return {
+        "phi": [float(phi[group].mean()) for group in groups],
+        "shares": [[float((level[group] == index).mean()) for index in range(len(LEVELS))] for group in groups],
+        "rank_correlation": None if trend is None else float(trend.statistic),
+        "p_value": None if trend is None else float(trend.pvalue),
+    }
+
+
+def write_summary(out: Path, summary: Mapping[str, Any]) -> Path:
+    """The summary → a JSON file in the run's folder."""
+    write_text(out / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    return out / SUMMARY

@@ -1,0 +1,138 @@
+"""Predictions and a training list → PCK of pairs by how much of them was there to be learned by heart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from transformatcher.data.benchmarks import Benchmark, load_benchmark
+from transformatcher.data.pairs import photo_names
+from transformatcher.errors import InputError
+from transformatcher.evaluation.analysis.paper_tables import PROTOCOL
+from transformatcher.evaluation.analysis.run_folders import FOLDERS, EvalRun, pairs_of
+from transformatcher.evaluation.analysis.tables import NOTHING, Section, Table
+from transformatcher.evaluation.scores import pair_scores
+from transformatcher.viz.pictures import COLOURS
+
+LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
+ALL, FEW = "all pairs", "at most one image"  # of LISTED, the last two together
+PARTS = (ALL, *LISTED, FEW)
+LISTS_OF_PAIRS: tuple[Benchmark, ...] = ("pfpascal", "spair")  # benchmarks with a split for training
+ALPHAS = (0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class TrainingList:
+    """Pairs that something was trained on."""
+
+    benchmark: Benchmark
+    root: Path
+    split: str = "trn"
+
+    @property
+    def words(self) -> str:
+        """The benchmark and its split, as people call them."""
+        return f"{FOLDERS[self.benchmark]} {self.split}"
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How the pairs of one split overlap with a training list, and what runs score on each part."""
+
+    data: str  # the benchmark and its split
+    training: str  # those of the list
+    kind: str  # of threshold
+    photos: tuple[int, int]  # of these pairs: in the list, and all
+    counts: Mapping[str, int]  # of PARTS
+    scores: Mapping[str, Mapping[str, tuple[float, ...] | None]]  # run → PARTS → PCK in percent at ALPHAS
+
+
+def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList) -> Overlap:
+    """Divide the pairs of these runs, which must be the same, by what a training list holds of them.
+
+    Photos are known by the names of their files: benchmarks made of PASCAL VOC keep them. Mirrored and exchanged pairs
+    count as the same.
+    """
+    first = runs[0]
+    for run in runs:
+        if (run.benchmark, run.run.get("split")) != (first.benchmark, first.run.get("split")):
+            raise InputError(f"{run.folder}: is of {run.data}, {first.folder} of {first.data}; name runs of one split")
+    if first.data == training.words:
+        raise InputError(f"{first.folder}: is of {first.data}, the training list itself; name another by --train")
+    pairs, names = pairs_of(first, root), {prediction.name for prediction in first.predictions}
+    missing = sorted(names - set(pairs))
+    if missing:
+        raise InputError(
+            f"{first.folder}: pair {missing[0]} is not in {root}; name the folder that these predictions are of"
+        )
+    for run in runs[1:]:
+        if {prediction.name for prediction in run.predictions} != names:
+            raise InputError(
+                f"{run.folder}: its {len(run.predictions)} pairs are not the {len(names)} of {first.folder}"
+            )
+    listed = {photo_names(pair) for pair in load_benchmark(training.benchmark, training.root, training.split)}
+    seen = frozenset[str]().union(*listed)
+    photos = frozenset[str]().union(*(photo_names(pairs[name]) for name in names))
+    scores: dict[str, Mapping[str, tuple[float, ...] | None]] = {}
+    for run in runs:
+        groups = np.array([_group(photo_names(pairs[p.name]), listed, seen) for p in run.predictions])
+        masks = {ALL: groups != "", **{name: groups == name for name in LISTED}, FEW: np.isin(groups, LISTED[2:])}
+        pck = np.stack([pair_scores(run.predictions, run.kind, alpha) for alpha in ALPHAS], axis=1)
+        label = run.folder.name if run.folder.name not in scores else str(run.folder)
+        scores[label] = {
+            name: tuple(pck[mask].mean(axis=0).tolist()) if mask.any() else None for name, mask in masks.items()
+        }
+    counts = {name: int(mask.sum()) for name, mask in masks.items()}  # of any run: the same
+    return Overlap(first.data, training.words, first.kind, (len(photos & seen), len(photos)), counts, scores)
+
+
+def _group(photos: frozenset[str], listed: set[frozenset[str]], seen: frozenset[str]) -> str:
+    if photos in listed:
+        return LISTED[0]
+    return LISTED[3 - len(photos & seen)]
+
+
+def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
+    """One line for each part, one column for each run."""
+    rows = []
+    for name in PARTS:
+        cells = [at[name] for at in overlap.scores.values()]
+        shown = [" / ".join(f"{value:.1f}" for value in cell) if cell else NOTHING for cell in cells]
+        rows.append([name, str(overlap.counts[name]), *shown])
+    return Table(
+        "overlap",
+        f"{overlap.data} by what {overlap.training} holds of a pair",
+        ["in the training list", "pairs", *overlap.scores],
+        [Section(rows)],
+        [
+            f"{PROTOCOL} Threshold {overlap.kind}, α = {' / '.join(map(str, ALPHAS))}.",
+            f"{overlap.photos[0]} of the {overlap.photos[1]} photos are in the list. They are known by the names of "
+            "their files; a pair counts in either order, mirrored or not.",
+        ],
+        commands,
+    )
+
+
+def plot_overlap(overlap: Overlap) -> Figure:
+    """Bars of each part for each run, a panel for each tolerance."""
+    figure = Figure(figsize=(10, 3.8), dpi=110, layout="constrained")
+    axes = figure.subplots(1, len(ALPHAS), sharey=True)
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(LISTED)))
+    width = 0.8 / len(LISTED)
+    for number, (axis, alpha) in enumerate(zip(axes, ALPHAS, strict=True)):
+        for index, (name, colour) in enumerate(zip(LISTED, colours, strict=True)):
+            cells = [at[name] for at in overlap.scores.values()]
+            places = np.arange(len(cells)) + width * (index - (len(LISTED) - 1) / 2)
+            heights = [cell[number] if cell else 0.0 for cell in cells]
+            label = f"{name} ({overlap.counts[name]} pairs)" if number == 0 else None
+            bars = axis.bar(places, heights, width, color=colour, label=label)
+            axis.bar_label(bars, [f"{cell[number]:.0f}" if cell else NOTHING for cell in cells], fontsize=7)
+        axis.set_xticks(range(len(overlap.scores)), list(overlap.scores), fontsize=8)
+        axis.set(title=f"α = {alpha}", ylim=(0, 105))
+    axes[0].set_ylabel(f"PCK (%), {overlap.kind}")
+    figure.legend(loc="outside lower center", ncols=len(LISTED), fontsize=8, frameon=False)
+    figure.suptitle(f"{overlap.data}, by what {overlap.training} holds of a pair", fontsize=10)
+    return figure

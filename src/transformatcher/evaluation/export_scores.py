@@ -1,0 +1,59 @@
+"""An exported file and pairs of a benchmark → PCK and time of the file beside those of its model."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from transformatcher.coords import norm_to_px
+from transformatcher.data.pairs import collate, load_pair, read_pair
+from transformatcher.evaluation.predict import Prediction, predict_batch
+from transformatcher.evaluation.scores import PUBLISHED_KIND, pair_scores
+from transformatcher.images import resize
+from transformatcher.inference.export import format_of, runner
+from transformatcher.inference.matcher import Matcher
+from transformatcher.schema import Flow, ImagePair
+
+
+@dataclass(frozen=True)
+class ExportScore:
+    """Model and exported file on the same pairs of a benchmark, one pair at a time."""
+
+    name: str
+    megabytes: float | None
+    ms_per_pair: float  # the median
+    pck: dict[str, float]  # α → percent
+
+
+def compare(
+    matcher: Matcher, path: Path, pairs: Sequence[ImagePair], benchmark: str, alphas: Sequence[float]
+) -> list[ExportScore]:
+    """PCK and time of the model and of its exported file, on the CPU."""
+    run, size = runner(path, format_of(path)), matcher.config.image_size
+    own: list[Prediction] = []
+    exported: list[Prediction] = []
+    seconds = []
+    for pair in pairs:
+        loaded = load_pair(pair, size)
+        src, trg = (resize(image, size)[None] for image in read_pair(pair))
+        start = time.perf_counter()
+        prediction = next(iter(predict_batch(matcher.model, [loaded], matcher.device)))
+        between = time.perf_counter()
+        flow = torch.from_numpy(run(src, trg)[0])
+        seconds.append((between - start, time.perf_counter() - between))
+        found = matcher.model.transfer(Flow(flow, flow[..., 0]), collate([loaded]).src_kps_norm)[0].double().numpy()
+        guesses = norm_to_px(found[np.flatnonzero(pair.visible)], loaded.trg_size).round(4).tolist()
+        own.append(prediction)
+        exported.append(replace(prediction, pred_kps=guesses))
+    kind = PUBLISHED_KIND[benchmark]
+    times = 1000 * np.median(seconds, axis=0)
+    return [
+        ExportScore(name, megabytes, float(ms), {f"{a:g}": float(pair_scores(found, kind, a).mean()) for a in alphas})
+        for name, megabytes, ms, found in (
+            ("model", None, times[0], own),
+            (path.name, path.stat().st_size / 1e6, times[1], exported),
+        )
+    ]

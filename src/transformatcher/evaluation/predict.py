@@ -1,0 +1,221 @@
+"""Matcher and pairs → predictions on disk; scores.py reads them, so that another protocol costs only seconds."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from transformatcher.coords import norm_to_px
+from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
+from transformatcher.errors import InputError
+from transformatcher.files import alone_in, appended, read_json, whole_lines, write_text
+from transformatcher.models.flow import drift, reverse
+from transformatcher.models.sampler import bilinear_sample
+from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.schema import ImagePair, Size
+
+PREDICTIONS, RUN = "predictions.jsonl", "run.json"
+LEVELS = ("easy", "medium", "hard")  # of difficulty
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """All that scoring needs to know of one pair: visible keypoints only, in pixels of the original images."""
+
+    name: str
+    category: str
+    src_size: list[int]
+    trg_size: list[int]
+    kp_index: list[int]  # which of the benchmark's keypoints these are
+    src_kps: list[list[float]]
+    trg_kps: list[list[float]]
+    pred_kps: list[list[float]]
+    peak: list[float]  # how sharp the match distribution is at each keypoint
+    trg_bbox: list[float] | None
+    difficulty: dict[str, int]
+    drift: list[float] = field(default_factory=list)  # how far from itself each keypoint arrives there and back
+    # The same of keypoints that the target does not show, so that whatever was found for them is wrong.
+    absent_kps: list[list[float]] = field(default_factory=list)
+    absent_peak: list[float] = field(default_factory=list)
+    absent_drift: list[float] = field(default_factory=list)
+
+
+def predict_to_disk(
+    model: TransforMatcher,
+    pairs: Sequence[ImagePair],
+    out: Path,
+    run: Mapping[str, Any],
+    *,
+    image_size: Size,
+    device: torch.device,
+    batch: int = 8,
+    threads: int = 2,
+    overwrite: bool = False,
+    track: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Path:
+    """Predict every pair's keypoints and append them to ``out/predictions.jsonl``; pairs already there are skipped.
+
+    Args:
+        model: in evaluation mode, on ``device``.
+        pairs: with distinct names.
+        out: created if need be. A folder that holds predictions of another ``run`` is refused.
+        run: what the predictions depend on (model, weights, data), kept in ``out/run.json``.
+        image_size, device, batch, threads: how to run.
+        overwrite: throw away what is there, whatever run it came from.
+        track: called with the numbers of pairs done and in all.
+    """
+    with alone_in(out):
+        path = _prepare_folder(out, run, overwrite)
+        done = {prediction.name for prediction in _read_lines(path)} if path.exists() else set()
+        todo = [pair for pair in pairs if pair.name not in done]
+        track(len(pairs) - len(todo), len(pairs))
+        with appended(path) as write:
+            for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, threads), 1):
+                write(json.dumps(asdict(prediction)))
+                track(len(pairs) - len(todo) + count, len(pairs))
+    return path
+
+
+def read_predictions(out: Path) -> list[Prediction]:
+    """What :func:`predict_to_disk` left in a folder."""
+    path = out / PREDICTIONS
+    if not path.is_file():
+        raise InputError(f"{path}: no predictions there; run transformatcher eval first")
+    predictions = list(_read_lines(path))
+    if not predictions:
+        raise InputError(f"{path}: holds no predictions")
+    return predictions
+
+
+def fingerprint(pairs: Iterable[ImagePair]) -> str:
+    """A short hash of all that the pairs' annotations say."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        flags = (pair.src_flip, pair.trg_flip, pair.orient)
+        digest.update(repr((pair.name, pair.category, flags, sorted(pair.difficulty.items()))).encode())
+        arrays = (pair.src_kps_px, pair.trg_kps_px, pair.visible, pair.src_bbox_px, pair.trg_bbox_px, pair.absent_px)
+        for array in arrays:
+            digest.update(b"none" if array is None else array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _decoded_batches(pairs: Sequence[ImagePair], size: Size, batch: int, threads: int) -> Iterator[list[LoadedPair]]:
+    """Batches of decoded pairs; threads decode the next two while one is in use."""
+    chunks = (pairs[start : start + batch] for start in range(0, len(pairs), batch))
+    with ThreadPoolExecutor(threads) as pool:
+
+        def submit(most: int) -> list[list[Future[LoadedPair]]]:
+            return [[pool.submit(load_pair, pair, size) for pair in chunk] for chunk in islice(chunks, most)]
+
+        ahead = submit(2)
+        while ahead:
+            chunk = ahead.pop(0)
+            ahead += submit(1)
+            yield [future.result() for future in chunk]
+
+
+def _predict(
+    model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, threads: int
+) -> Iterator[Prediction]:
+    for loaded in _decoded_batches(pairs, size, batch, threads):
+        yield from predict_batch(model, loaded, device)
+
+
+def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: torch.device) -> Iterator[Prediction]:
+    """Predict the keypoints of a few decoded pairs at once."""
+    tensors = collate(loaded)
+    absent_norm = stack_points([item.absent_px for item in loaded], [item.src_size for item in loaded])
+    with torch.inference_mode():
+        refined = model.refine(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
+        flow, src_kps = model.readout(refined), torch.cat([tensors.src_kps_norm, absent_norm], dim=1).to(device)
+        found = model.transfer(flow, src_kps)
+        drifts = drift(model.readout(reverse(refined)), src_kps, found).double().cpu().numpy()
+        trg_norm = found.double().cpu().numpy()
+        peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
+    for row, item in enumerate(loaded):
+        index = np.flatnonzero(item.pair.visible)
+        absent = tensors.src_kps_norm.shape[1] + np.arange(len(item.absent_px))
+        yield Prediction(
+            name=item.pair.name,
+            category=item.pair.category,
+            src_size=list(item.src_size),
+            trg_size=list(item.trg_size),
+            kp_index=index.tolist(),
+            src_kps=item.src_kps_px[index].round(4).tolist(),
+            trg_kps=item.trg_kps_px[index].round(4).tolist(),
+            pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
+            peak=peak[row, index].round(6).tolist(),
+            drift=drifts[row, index].round(6).tolist(),
+            absent_kps=item.absent_px.round(4).tolist(),
+            absent_peak=peak[row, absent].round(6).tolist(),
+            absent_drift=drifts[row, absent].round(6).tolist(),
+            trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
+            difficulty=dict(item.pair.difficulty),
+        )
+
+
+def _prepare_folder(out: Path, run: Mapping[str, Any], overwrite: bool) -> Path:
+    path = out / PREDICTIONS
+    text = json.dumps(run, indent=2, sort_keys=True) + "\n"
+    if overwrite:
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        before = read_run(out)
+        differing = [key for key in sorted({*before, *run}) if before.get(key) != json.loads(text).get(key)]
+        if differing:
+            raise InputError(
+                f"{out}: holds predictions of another run ({', '.join(differing)} differ); "
+                "choose another --out, or give --overwrite"
+            )
+    write_text(out / RUN, text)
+    return path
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """What the predictions in a folder depend on; empty where that cannot be told."""
+    try:
+        run = read_json(out / RUN)
+    except InputError:
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
+def _read_lines(path: Path) -> Iterator[Prediction]:
+    """Every whole line, each of another pair."""
+    names = set()
+    for number, line in enumerate(whole_lines(path), 1):
+        try:
+            prediction = Prediction(**json.loads(line))
+            _check_prediction(prediction)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not a prediction ({error})") from error
+        if prediction.name in names:
+            raise InputError(f"{path}, line {number}: {prediction.name} a second time; predict anew with --overwrite")
+        names.add(prediction.name)
+        yield prediction
+
+
+def _check_prediction(prediction: Prediction) -> None:
+    """Raise where a line has all its keys and still says nothing that can be scored."""
+    if not (isinstance(prediction.name, str) and isinstance(prediction.category, str)):
+        raise TypeError("its name and category are not words")
+    if not isinstance(prediction.difficulty, dict):
+        raise TypeError(f"{prediction.difficulty} are not levels of difficulty")
+    points = [np.array(kps, dtype=np.float64) for kps in (prediction.trg_kps, prediction.pred_kps)]
+    if not (points[0].shape == points[1].shape == (len(prediction.peak), 2) and points[0].size):
+        raise ValueError("true and predicted keypoints are not as many points [x, y] as there are peaks")
+    if not all(np.isfinite(kps).all() for kps in points):
+        raise ValueError("a keypoint is NaN or infinite")
+    if len(prediction.trg_size) != 2 or not all(isinstance(side, int) and side > 0 for side in prediction.trg_size):
+        raise ValueError(f"{prediction.trg_size} is not the size of an image")
+    if prediction.trg_bbox is not None and np.array(prediction.trg_bbox, dtype=np.float64).shape != (4,):
+        raise ValueError(f"{prediction.trg_bbox} is not a box")
+    if not all(isinstance(level, int) and 0 <= level < len(LEVELS) for level in prediction.difficulty.values()):
+        raise ValueError(f"{prediction.difficulty} are not levels of difficulty")

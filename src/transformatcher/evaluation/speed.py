@@ -1,0 +1,309 @@
+"""Model and shape → milliseconds, memory and floor of every stage, for the fast and the plain path side by side."""
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from transformatcher.config import ModelConfig, model_config
+from transformatcher.models.build import build_matcher
+from transformatcher.models.fused.inference import captured, for_inference, set_path
+from transformatcher.models.losses import keypoint_loss
+from transformatcher.models.match2match import MatchToMatch
+from transformatcher.models.transformatcher import TransforMatcher
+
+STAGES = ("backbone", "correlation", "matcher", "flow")
+Mode = Literal["infer", "train"]
+PathName = Literal["fast", "plain"]
+N_KEYPOINTS = 10
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this device can do at best, measured now."""
+
+    bytes_per_s: float
+    flops_per_s: float  # bfloat16 products on a GPU, float32 on a CPU
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; ``stages_ms`` and ``floor_ms`` are for one pair."""
+
+    mode: Mode
+    path: PathName
+    batch: int
+    size: int
+    backbone: str
+    variant: str
+    ms_per_pair: float
+    peak_gib: float
+    stages_ms: dict[str, float]
+    floor_ms: float
+    gflops: float  # of one pair, forward, counted on the plain path
+    matches: int
+
+
+def benchmark(
+    mode: Mode, path: PathName, *, batch: int, size: int, backbone: str, variant: str, device: torch.device,
+    ceilings: Ceilings, seconds: float = 1.0,
+) -> Row:  # fmt: skip
+    """Time one combination with random weights and images."""
+    torch.manual_seed(0)
+    before = _allocated(device)
+    settings = {"variant": variant, "backbone": backbone, "image_size": size, "sampler": "bilinear"}
+    plain = build_matcher(model_config(settings)).to(device)
+    work = _work(plain, size, device)
+    set_path(plain, "auto" if path == "fast" else "plain")
+    images = torch.randn(2 * batch, 3, size, size, device=device)
+    if mode == "train":
+        run, stages = _training(plain.train(), images, path)
+    else:
+        model = for_inference(plain) if path == "fast" and device.type == "cuda" else plain
+        run, stages = _inference(model, images)
+    graph = path == "fast" and device.type == "cuda"
+    with _peak_memory(device, before) as peak:
+        total = _time(captured(run) if graph else run, device, seconds)
+    times = {name: _time(captured(stage) if graph else stage, device, seconds / 4) for name, stage in stages.items()}
+    floor = work.floor_ms(ceilings, batch) * (3 if mode == "train" else 1)  # backward: twice the work of forward
+    return Row(
+        mode=mode,
+        path=path,
+        batch=batch,
+        size=size,
+        backbone=backbone,
+        variant=variant,
+        ms_per_pair=round(total / batch, 4),
+        peak_gib=round(peak(), 3),
+        stages_ms={name: round(ms / batch, 4) for name, ms in times.items()},
+        floor_ms=round(floor, 4),
+        gflops=round(work.flops / 1e9, 2),
+        matches=work.matches,
+    )
+
+
+def cost(config: ModelConfig, device: torch.device, batch: int = 16, seconds: float = 0.5) -> dict[str, float]:
+    """What inference with a model of this config costs: ms/pair, peak GiB and GFLOP/pair, with random weights."""
+    torch.manual_seed(0)
+    before = _allocated(device)
+    model = build_matcher(config).to(device)
+    images = torch.randn(2 * batch, 3, *config.image_size, device=device)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        set_path(model, "plain")
+        model(images[:1], images[1:2])
+        set_path(model, "auto")
+    run, _ = _inference(for_inference(model) if device.type == "cuda" else model, images)
+    with _peak_memory(device, before) as peak:
+        ms = _time(captured(run) if device.type == "cuda" else run, device, seconds)
+    return {
+        "ms_per_pair": round(ms / batch, 4),
+        "peak_gib": round(peak(), 3),
+        "gflops": round(counter.get_total_flops() / 1e9, 2),
+    }
+
+
+def _inference(model: TransforMatcher, images: Tensor) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
+    batch = len(images) // 2
+
+    def without_grad(function: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            with torch.inference_mode():
+                return function()
+
+        return run
+
+    @without_grad
+    def whole() -> Any:
+        return model(images[:batch], images[batch:])
+
+    with torch.inference_mode():
+        features = model.encode(images)
+        src, trg = [f[:batch] for f in features], [f[batch:] for f in features]
+        corr = model.correlation(src, trg)
+        refined = model.refiner(corr)
+    stages = {
+        "backbone": without_grad(lambda: model.encode(images)),
+        "correlation": without_grad(lambda: model.correlation(src, trg)),
+        "matcher": without_grad(lambda: model.refiner(corr)),
+        "flow": without_grad(lambda: model.readout(refined)),
+    }
+    return whole, stages
+
+
+def _training(
+    model: TransforMatcher, images: Tensor, path: PathName
+) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
+    """One optimiser step, and forward with backward of each stage on inputs of its own."""
+    batch, device = len(images) // 2, images.device
+    low = path == "fast" and device.type == "cuda"
+    if low:
+        model.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    kps = torch.rand(batch, N_KEYPOINTS, 2, device=device) * 2 - 1
+    visible = torch.ones(batch, N_KEYPOINTS, dtype=torch.bool, device=device)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-5, capturable=device.type == "cuda")
+
+    def encode() -> Sequence[Tensor]:
+        with torch.autocast(device.type, torch.bfloat16, enabled=low, cache_enabled=False):
+            return model.encode(images)
+
+    def step() -> Tensor:
+        features = encode()
+        flow = model.match([f[:batch] for f in features], [f[batch:] for f in features])
+        loss = keypoint_loss(model.transfer(flow, kps), kps, visible)
+        optimiser.zero_grad(set_to_none=False)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return loss
+
+    def leaf(x: Tensor) -> Tensor:
+        return x.detach().requires_grad_()
+
+    src, trg = ([leaf(f[part]) for f in encode()] for part in (slice(0, batch), slice(batch, None)))
+    corr = leaf(model.correlation(src, trg))
+    refined = leaf(model.refiner(corr))
+
+    def both_ways(forward: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> None:
+            out = forward()
+            outputs = list(out) if isinstance(out, list | tuple) else [out]
+            torch.autograd.backward(outputs, [torch.ones_like(o) for o in outputs])
+
+        return run
+
+    stages = {
+        "backbone": both_ways(encode),
+        "correlation": both_ways(lambda: model.correlation(src, trg)),
+        "matcher": both_ways(lambda: model.refiner(corr)),
+        "flow": both_ways(lambda: model.readout(refined).trg_norm),
+    }
+    return step, stages
+
+
+# ---------------------------------------------------------------- the floor
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least that one pair's forward pass must move and compute; ``weight_bytes`` once for a whole batch."""
+
+    weight_bytes: int
+    bytes: int
+    flops: int
+    matches: int
+
+    def floor_ms(self, ceilings: Ceilings, batch: int) -> float:
+        """Moving and computing overlap at best, so the slower of the two."""
+        moved = self.bytes + self.weight_bytes / batch
+        return 1e3 * max(moved / ceilings.bytes_per_s, self.flops / ceilings.flops_per_s)
+
+
+def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
+    """Operations by torch's counter on the plain path; bytes by what each stage must read and write at least once.
+
+    Activations and correlation count 2 bytes (bfloat16) on a GPU and 4 on a CPU, matches 4. Every convolution or
+    linear layer of the backbone reads its input and writes its output; each block of the matcher reads the matches
+    three times and writes them once.
+    """
+    unit = 2 if device.type == "cuda" else 4
+    moved = 0
+
+    def count(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal moved
+        moved += unit * (inputs[0].numel() + output.numel())
+
+    layers = [m for m in model.backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    set_path(model, "plain")
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        features = model.encode(torch.zeros(2, 3, size, size, device=device))
+        corr = model.correlation([f[:1] for f in features], [f[1:] for f in features])
+        flow = model.readout(model.refiner(corr))
+    for hook in hooks:
+        hook.remove()
+    matches = corr[0, 0].numel()
+    moved += unit * (sum(f.numel() for f in features) + 2 * corr.numel())
+    assert isinstance(model.refiner, MatchToMatch)
+    depth, dim = len(model.refiner.blocks), model.refiner.embed.out_features
+    moved += 4 * matches * (dim * (4 * depth + 2) + 2) + 4 * flow.trg_norm.numel()
+    weights = unit * sum(p.numel() for p in model.parameters())
+    return Work(weights, moved, counter.get_total_flops(), matches)
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """Copy bandwidth (bytes read and written) and matrix-product rate of this device."""
+    cuda = device.type == "cuda"
+    data = torch.empty(2**30 if cuda else 2**26, dtype=torch.uint8, device=device)
+    other = torch.empty_like(data)
+    copy_ms = _time(lambda: other.copy_(data), device, 0.3)
+    n = 8192 if cuda else 1024
+    a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16 if cuda else torch.float32) for _ in range(2))
+    product_ms = _time(lambda: a @ b, device, 0.3)
+    return Ceilings(2e3 * data.numel() / copy_ms, 2e3 * n**3 / product_ms)
+
+
+# ---------------------------------------------------------------- clocks
+
+
+def _time(function: Callable[[], Any], device: torch.device, seconds: float) -> float:
+    """Median milliseconds of a call, over at least five calls or ``seconds``."""
+    times: list[float] = []
+    function()
+    function()
+    start = time.perf_counter()
+    while len(times) < 5 or (time.perf_counter() - start < seconds and len(times) < 200):
+        if device.type == "cuda":
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            before.record()
+            function()
+            after.record()
+            torch.cuda.synchronize(device)
+            times.append(before.elapsed_time(after))
+        else:
+            now = time.perf_counter()
+            function()
+            times.append(1e3 * (time.perf_counter() - now))
+    return sorted(times)[len(times) // 2]
+
+
+def _allocated(device: torch.device) -> int:
+    """Bytes that torch's allocator holds on a GPU: what earlier rows left behind, once garbage is collected."""
+    if device.type != "cuda":
+        return 0
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_allocated(device)
+
+
+@contextmanager
+def _peak_memory(device: torch.device, before: int) -> Iterator[Callable[[], float]]:
+    """GiB: what torch's allocator held at most on a GPU, less what it held ``before``; on a CPU the process' peak."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        yield lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**30
+    else:
+        yield _resident_gib
+
+
+def _resident_gib() -> float:
+    """The most that this process ever held."""
+    if sys.platform == "win32":
+        return float("nan")
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 2**10  # that getrusage counts in
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def device_name(device: torch.device) -> str:
+    """What the numbers were measured on."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads"

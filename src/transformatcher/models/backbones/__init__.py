@@ -1,0 +1,1 @@
+"""An image → features of several layers."""

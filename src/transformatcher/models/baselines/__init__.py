@@ -1,0 +1,1 @@
+"""What the ablations compare with: other attentions, learned positions, cost aggregation."""

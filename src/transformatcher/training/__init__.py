@@ -1,0 +1,1 @@
+"""A config → a trained matcher; studies → tables of trained matchers."""

@@ -1,0 +1,1 @@
+"""Pictures of photos, plots of numbers, warps."""

@@ -1,0 +1,181 @@
+"""Numbers of training, evaluation, studies and costs → plots, for any eyes."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from transformatcher.viz.pictures import COLOURS
+
+
+def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
+    """Loss and validation PCK of a training run against the pairs it has seen."""
+    figure = Figure(figsize=(9, 3.4), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    pairs = [row["pairs"] for row in metrics]
+    left.plot(pairs, [row["loss"] for row in metrics], color="black", marker=".")
+    left.set_ylabel("training loss")
+    names = list(metrics[0]["pck"]) if metrics else []
+    colours = [mpl.colormaps[COLOURS](x) for x in np.linspace(0, 0.85, max(len(names), 1))]
+    for name, colour in zip(names, colours, strict=False):
+        for alpha, style in (("0.1", "-"), ("0.05", "--")):
+            values = [row["pck"][name][alpha] for row in metrics]
+            right.plot(pairs, values, style, color=colour, marker=".", label=f"{name} @ {alpha}")
+    right.set_ylabel("validation PCK (%)")
+    if names:
+        right.legend(fontsize=7)
+    for axis in (left, right):
+        axis.set_xlabel("pairs seen")
+        axis.locator_params(axis="x", nbins=5)  # six digits each: more would run into each other
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.grid(alpha=0.3)
+    if title:
+        figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def plot_confidence(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]],
+    with_absent: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    title: str = "",
+) -> Figure:
+    """Whether confidence keeps its promises, and how well it tells right from wrong.
+
+    Args:
+        curves: for each set of matches, (promised, kept) of its reliability and (false alarms, hits) of its ROC.
+        with_absent: the ROC of those sets that have them, points included that the target does not show: dashed.
+        title: a line above.
+    """
+    figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    colours = [mpl.colormaps[COLOURS](x) for x in np.linspace(0, 0.85, max(len(curves), 1))]
+    for (name, (promised, kept, false_alarms, hits)), colour in zip(curves.items(), colours, strict=True):
+        left.plot(promised, kept, color=colour, marker="o", label=name)
+        right.plot(false_alarms, hits, color=colour, label=name)
+        if with_absent and name in with_absent:
+            right.plot(*with_absent[name], color=colour, ls="--")
+    question = "is this match right?" + (" (dashed: absent points, too)" if with_absent else "")
+    left.set(xlabel="confidence", ylabel="share of matches that are right", title="reliability")
+    right.set(xlabel="wrong matches kept", ylabel="right matches kept", title=question)
+    for axis in (left, right):
+        axis.plot([0, 1], [0, 1], color="grey", linestyle=":", zorder=0)
+        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axis.grid(alpha=0.3)
+    if curves:
+        right.legend(fontsize=8, loc="lower right")
+    if title:
+        figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "") -> Figure:
+    """PCK against α with its 95 % interval for each threshold kind; beside it, the categories at one kind and α."""
+    figure = Figure(figsize=(11, 4.2), dpi=110, layout="constrained")
+    curve, bars = figure.subplots(1, 2, width_ratios=[1, 1.7])
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.9, len(scores["pck"])))
+    for colour, marker, (name, cells) in zip(colours, "osD^", scores["pck"].items(), strict=False):
+        alphas = [float(alpha) for alpha in cells]
+        values = np.array([cell["per_pair"] for cell in cells.values()])
+        low, high = np.array([cell["ci95"] for cell in cells.values()]).T
+        curve.plot(alphas, values, marker=marker, color=colour, label=name)
+        curve.fill_between(alphas, low, high, color=colour, alpha=0.2, lw=0)
+    curve.set(xlabel="α", ylabel="PCK, mean over pairs (%)", ylim=(0, 100))
+    curve.legend(fontsize=8, title=f"threshold, frame {scores['frame']}", title_fontsize=8)
+    cells = {name: table[kind][alpha] for name, table in scores["per_category"].items()}
+    values = np.array([cell["per_pair"] for cell in cells.values()])
+    errors = np.abs(np.array([cell["ci95"] for cell in cells.values()]).T - values)
+    bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[COLOURS](0.35), ecolor="0.25", capsize=2)
+    bars.axhline(scores["pck"][kind][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
+    bars.set_xticks(range(len(cells)), list(cells), rotation=60, ha="right", fontsize=8)
+    bars.set(ylabel=f"PCK @ {alpha}, {kind} (%)", ylim=(0, 100))
+    bars.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, borderaxespad=0)
+    for axis in (curve, bars):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", alpha=0.3)
+    figure.suptitle(f"{title}  ({scores['n_pairs']} pairs, {scores['n_points']} points)".strip(), fontsize=10)
+    return figure
+
+
+def plot_ablation(table: Mapping[str, Any]) -> Figure:
+    """Mean PCK of every row with its spread over seeds: a column for each set, a line of panels for each tolerance.
+
+    Args:
+        table: as :func:`transformatcher.training.ablation.gather` makes it.
+    """
+    names, rows = list(table["kinds"]), table["rows"]
+    alphas = ("0.05", "0.1")
+    labels = [textwrap.fill(str(row["label"]), 36) for row in rows]
+    lines = sum(1 + label.count("\n") for label in labels)
+    size = (3 + 2.6 * len(names), 1 + 2 * (0.5 + 0.24 * lines))
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    panels = figure.subplots(len(alphas), len(names), sharey=True, squeeze=False)
+    places = np.arange(len(rows))
+    for line, alpha, colour in zip(panels, alphas, mpl.colormaps[COLOURS]([0.2, 0.55]), strict=True):
+        for panel, name in zip(line, names, strict=True):
+            cells = [row.get(f"{name} @ {alpha}", {"mean": np.nan, "spread": 0}) for row in rows]
+            means, spreads = [cell["mean"] for cell in cells], [cell["spread"] for cell in cells]
+            panel.errorbar(means, places, xerr=spreads, fmt="o", ms=5, capsize=2, color=colour)
+            panel.set_title(f"{name} ({table['kinds'][name]}) @ {alpha}", fontsize=9)
+            panel.grid(axis="both", alpha=0.3)
+            panel.tick_params(labelsize=8)
+    for panel in panels[-1]:
+        panel.set_xlabel("PCK (%)", fontsize=9)
+    panels[0, 0].set_yticks(places, labels)
+    panels[0, 0].invert_yaxis()
+    return figure
+
+
+def plot_costs(report: Mapping[str, Any]) -> Figure:
+    """Time and memory of each path against the number of candidate matches; of one size of images, as bars."""
+    figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in report["rows"]:
+        groups.setdefault((row["path"], row["batch"]), []).append(row)
+    if len({row["matches"] for row in report["rows"]}) > 1:
+        _cost_lines(left, right, groups)
+    else:
+        _cost_bars(left, right, groups)
+    row = report["rows"][0]
+    figure.suptitle(f"{row['mode']}, {row['backbone']}, {row['variant']}, {report['device']}", fontsize=10)
+    return figure
+
+
+CostGroups = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]  # (path, batch) → rows
+
+
+def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(groups)))
+    for colour, marker, ((path, batch), rows) in zip(colours, "osD^vPX*" * 4, groups.items(), strict=False):
+        matches = [row["matches"] for row in rows]
+        label = f"{path}, batch {batch}"
+        left.plot(matches, [row["ms_per_pair"] for row in rows], marker=marker, color=colour, label=label)
+        right.plot(matches, [row["peak_gib"] for row in rows], marker=marker, color=colour, label=label)
+    first = next(iter(groups.values()))
+    left.plot([r["matches"] for r in first], [r["floor_ms"] for r in first], color="0.4", ls="--", label="floor")
+    left.set(xlabel="candidate matches", ylabel="ms/pair", xscale="log", yscale="log")
+    right.set(xlabel="candidate matches", ylabel="peak memory (GiB)", xscale="log", yscale="log")
+    for axis in (left, right):
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(fontsize=8)
+
+
+def _cost_bars(left: Axes, right: Axes, groups: CostGroups) -> None:
+    labels = [f"{path}, batch {batch}" for path, batch in groups]
+    rows = [rows[-1] for rows in groups.values()]
+    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(groups)))
+    floors = [row["floor_ms"] for row in rows]
+    for axis, key, words in ((left, "ms_per_pair", "ms/pair"), (right, "peak_gib", "peak memory (GiB)")):
+        values = [row[key] for row in rows]
+        bars = axis.barh(labels, values, color=colours)
+        axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=9)
+        axis.invert_yaxis()
+        axis.set(xlabel=words, xlim=(0, 1.15 * max(values)))
+    left.set(xscale="log", xlim=(0.5 * min(floors), 3 * max(row["ms_per_pair"] for row in rows)))
+    left.plot(floors, labels, ls="", marker="|", ms=16, color="tab:red", label="floor")
+    left.legend(fontsize=8)
+    right.set_yticks([])

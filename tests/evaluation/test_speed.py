@@ -1,0 +1,88 @@
+import json
+
+import pytest
+import torch
+
+from transformatcher.cli.main import main
+from transformatcher.config import model_config
+from transformatcher.evaluation.speed import STAGES, Ceilings, benchmark, measure_ceilings
+from transformatcher.models.build import build_matcher
+from transformatcher.viz.plots import plot_costs
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+@pytest.mark.parametrize("path", ["fast", "plain"])
+def test_a_row(mode, path):
+    ceilings = Ceilings(bytes_per_s=1e10, flops_per_s=1e11)
+    options = {"batch": 1, "size": 64, "backbone": "resnet50", "variant": "released", "seconds": 0.01}
+    row = benchmark(mode, path, device=torch.device("cpu"), ceilings=ceilings, **options)
+    assert tuple(row.stages_ms) == STAGES
+    assert all(ms > 0 for ms in row.stages_ms.values())
+    assert row.matches == 4**4
+    assert row.floor_ms > 0
+    assert row.ms_per_pair > 0
+    assert row.peak_gib > 0
+
+
+def test_operations_are_those_of_the_network():
+    """ResNet-50 without its head has 4.1 G multiply-adds at 224²; torch's counter says two operations for each."""
+    from transformatcher.evaluation.speed import _work
+
+    model = build_matcher(model_config({"backbone": "resnet50", "image_size": 224}))
+    work = _work(model, 224, torch.device("cpu"))
+    assert 2 * 2 * 4.0e9 < work.flops < 2 * 2 * 4.9e9  # two images, and a little for the matcher
+    assert work.floor_ms(Ceilings(1e12, 1e12), 1) == pytest.approx(1e3 * work.flops / 1e12)
+
+
+def test_ceilings_are_plausible():
+    ceilings = measure_ceilings(torch.device("cpu"))
+    assert 1e8 < ceilings.bytes_per_s < 1e13
+    assert 1e8 < ceilings.flops_per_s < 1e14
+
+
+def test_command(tmp_path, capsys):
+    picture = tmp_path / "costs.png"
+    arguments = ["bench", "--size", "64", "96", "--backbone", "resnet50", "--path", "fast", "--device", "cpu"]
+    assert main([*arguments, "--plot", str(picture), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["size"] for row in report["rows"]] == [64, 96]
+    wanted = {
+        "mode",
+        "path",
+        "batch",
+        "size",
+        "backbone",
+        "variant",
+        "ms_per_pair",
+        "peak_gib",
+        "stages_ms",
+        "floor_ms",
+    }
+    assert wanted <= set(report["rows"][0])
+    assert picture.stat().st_size > 10_000
+    assert main([*arguments[:3], *arguments[4:]]) == 0
+    assert "floor: bytes and operations" in capsys.readouterr().out
+
+
+def test_costs_of_one_size_are_bars_and_of_several_lines():
+    """A line through a single number of matches shows nothing."""
+
+    def row(path, batch, matches, ms):
+        words = {"mode": "infer", "backbone": "resnet50", "variant": "paper"}
+        return words | {
+            "path": path,
+            "batch": batch,
+            "matches": matches,
+            "ms_per_pair": ms,
+            "peak_gib": 2 * ms,
+            "floor_ms": 0.1,
+        }
+
+    one = {"device": "cpu", "rows": [row("fast", 1, 625, 2.0), row("plain", 1, 625, 5.0)]}
+    left, right = plot_costs(one).axes
+    assert [bar.get_width() for bar in left.patches] == [2.0, 5.0]
+    assert [bar.get_width() for bar in right.patches] == [4.0, 10.0]
+    assert [tick.get_text() for tick in left.get_yticklabels()] == ["fast, batch 1", "plain, batch 1"]
+    left, _ = plot_costs(one | {"rows": [*one["rows"], row("fast", 1, 1296, 3.0)]}).axes
+    assert not left.patches
+    assert [list(line.get_xdata()) for line in left.lines] == [[625, 1296], [625], [625, 1296]]  # fast, plain, floor

@@ -1,0 +1,81 @@
+"""A tiny benchmark on disk and a tiny config, for tests that train; and what one process of a team does."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from transformatcher.config import RunConfig, run_config
+from transformatcher.data.synthetic import synthetic_pair
+from transformatcher.training.distributed import team_of
+from transformatcher.training.trainer import Trainer
+
+
+def write_benchmark(root: Path, n_train: int = 8, n_val: int = 4) -> Path:
+    """Synthetic pairs in PF-PASCAL's layout."""
+    (root / "JPEGImages").mkdir(parents=True)
+    for split, seeds in (("trn", range(n_train)), ("val", range(100, 100 + n_val))):
+        rows = []
+        for seed in seeds:
+            pair, _ = synthetic_pair(seed, size=(48, 64), n_points=5)
+            names = [f"{seed}-{side}.png" for side in "ab"]
+            for name, pixels in zip(names, (pair.src_image, pair.trg_image), strict=True):
+                Image.fromarray(pixels).save(root / "JPEGImages" / name)
+            points = {"XA": pair.src_kps_px[:, 0], "YA": pair.src_kps_px[:, 1]}
+            points |= {"XB": pair.trg_kps_px[:, 0], "YB": pair.trg_kps_px[:, 1]}
+            texts = {key: ";".join(f"{value:.3f}" for value in values) for key, values in points.items()}
+            rows.append({"source_image": names[0], "target_image": names[1], "class": "8", **texts})
+        with (root / f"{split}_pairs.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return root
+
+
+def tiny_tables(root: Path, **train: Any) -> dict[str, Any]:
+    """A config that trains in seconds."""
+    return {
+        "model": {
+            "backbone": "resnet50_v1", "stages": [2], "image_size": 48, "depth": 1, "raw_gain": 20.0,
+            "sampler": "bilinear",
+        },
+        "data": {
+            "root": str(root.parent), "canvas": 48, "threads": 1, "workers": 0,
+            "train": [{"benchmark": "pfpascal", "folder": root.name, "split": "trn"}],
+            "validate": [{"benchmark": "pfpascal", "folder": root.name, "split": "val"}],
+        },
+        "train": {
+            "batch": 2, "epochs": 2, "batch_norm": "frozen", "cross_entropy": 1.0, "average": 0.9, "warmup": 2,
+            "schedule": "cosine", "clip": 1.0, "save_every": 1, **train,
+        },
+    }  # fmt: skip
+
+
+def tiny_config(root: Path, **train: Any) -> RunConfig:
+    """The same, checked."""
+    return run_config(tiny_tables(root, **train))
+
+
+def one_step(root: Path, out: Path) -> dict[str, torch.Tensor]:
+    """Gradients of the first batch, and the validation score before it."""
+    device = torch.device("cpu")
+    torch.set_num_threads(1)
+    with team_of(device) as (team, device):
+        trainer = Trainer(tiny_config(root, batch=4, clip=None), out, device, team)
+        scores = next(iter(trainer.validate().values()))
+        trainer.step(next(trainer.batches.stream(0, 0, 1)))
+        tensors = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+        tensors["scores"] = torch.tensor(list(scores.values()), dtype=torch.float64)
+        tensors["loss"] = team.sum(trainer.losses[0].double()) / team.world
+        if team.leads:
+            save_file(tensors, out)
+    return tensors
+
+
+if __name__ == "__main__":
+    one_step(*(Path(argument) for argument in json.loads(sys.argv[1])))

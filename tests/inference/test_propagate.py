@@ -1,0 +1,397 @@
+"""Annotated photos → keypoints for others: the vote, the file, and a run that is stopped and goes on."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import transformatcher.inference.propagate as module
+from transformatcher.data.coco_keypoints import load_coco_objects
+from transformatcher.data.synthetic import synthetic_pair
+from transformatcher.errors import InputError
+from transformatcher.images import image_size
+from transformatcher.inference.calibration import Calibration
+from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.propagate import Guess, elect, find_targets, propagate, to_record
+
+POINTS = {"one": (40, 30), "two": (150, 30), "three": (100, 90)}
+
+
+def photo(seed: int) -> Image.Image:
+    pixels = synthetic_pair(seed, size=(120, 200))[0].src_image
+    assert isinstance(pixels, np.ndarray)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Two photos of one thing, the second without its last keypoint, and one of another kind; a fourth has none."""
+    folder = tmp_path / "annotated"
+    (folder / "images").mkdir(parents=True)
+    for name, seed in (("a.png", 0), ("b.png", 1), ("c.png", 2), ("d.png", 3)):
+        photo(seed).save(folder / "images" / name)
+
+    def note(number: int, image: int, category: int, flags: str) -> dict[str, Any]:
+        points = [v for (x, y), flag in zip(POINTS.values(), flags, strict=False) for v in (x, y, int(flag))]
+        return {"id": number, "image_id": image, "category_id": category, "keypoints": points}
+
+    data = {
+        "images": [{"id": 10 + i, "file_name": f"{n}.png", "width": 200, "height": 120} for i, n in enumerate("abcd")],
+        "categories": [
+            {"id": 3, "name": "thing", "keypoints": list(POINTS), "skeleton": [[1, 2]]},
+            {"id": 5, "name": "other", "keypoints": ["one", "two"]},
+        ],
+        "annotations": [note(21, 10, 3, "222"), note(22, 11, 3, "220"), note(23, 12, 5, "22")],
+    }
+    path = folder / "notes.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Copies of two annotated photos at other sizes, one of them turned by its EXIF tag, and what is no target."""
+    folder = tmp_path / "photos"
+    (folder / "deep").mkdir(parents=True)
+    photo(0).resize((400, 240)).save(folder / "like_a.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown turned clockwise, so stored turned the other way
+    photo(1).rotate(90, expand=True).save(folder / "deep" / "like_b.jpg", exif=exif, quality=95)
+    (folder / "readme.txt").write_text("no image")
+    (folder / "._like_a.png").write_bytes(b"what macOS leaves behind")
+    return folder
+
+
+def note_of(out: Path, file_name: str, category: int = 3) -> dict[str, Any]:
+    data = json.loads(out.read_text())
+    (image,) = [image["id"] for image in data["images"] if image["file_name"] == file_name]
+    (note,) = [n for n in data["annotations"] if (n["image_id"], n["category_id"]) == (image, category)]
+    return note
+
+
+class TestFile:
+    def test_round_trip(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        out = tmp_path / "new" / "out.json"
+        result = propagate(matcher, notes, [photos], out)
+        data = json.loads(out.read_text())
+        assert data["categories"] == json.loads(notes.read_text())["categories"]
+        assert [image["file_name"] for image in data["images"]] == ["deep/like_b.jpg", "like_a.png"]
+        assert [(image["width"], image["height"]) for image in data["images"]] == [(200, 120), (400, 240)]
+        assert min(image["id"] for image in data["images"]) == 14  # both files can be merged
+        assert [note["id"] for note in data["annotations"]] == [24, 25, 26, 27]
+        objects = load_coco_objects(out, out.parent / data["info"]["images_root"])
+        assert [(item.category, item.image.name) for item in objects] == [
+            ("thing", "like_b.jpg"), ("other", "like_b.jpg"), ("thing", "like_a.png"), ("other", "like_a.png"),
+        ]  # fmt: skip
+        for item in objects:
+            assert item.visible.all()
+            assert image_size(item.image) == item.image_size
+            assert item.bbox_px is not None
+            assert ((item.kps_px >= item.bbox_px[:2]) & (item.kps_px <= item.bbox_px[2:])).all()
+        assert (result.images, result.annotations, result.keypoints, result.no_match) == (2, 4, 10, 0)
+        assert not out.with_name("out.json.partial").exists()
+
+    def test_each_photo_is_matched_with_the_reference_that_it_resembles(
+        self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path
+    ):
+        propagate(matcher, notes, [photos], tmp_path / "out.json", category="thing")
+        like_a, like_b = (note_of(tmp_path / "out.json", name) for name in ("like_a.png", "deep/like_b.jpg"))
+        assert (like_a["reference"], like_b["reference"]) == (21, 22)
+        assert like_b["keypoint_references"] == [22, 22, 21]  # 22 does not show the third
+        want = np.array(list(POINTS.values()), dtype=float)
+        for note, scale, n in ((like_a, 2, 3), (like_b, 1, 2)):
+            found = np.array(note["keypoints"]).reshape(-1, 3)[:n, :2]
+            np.testing.assert_allclose(found, scale * want[:n], atol=25 * scale)
+        assert like_a["score"] == pytest.approx(np.mean(like_a["keypoint_scores"]), abs=1e-4)
+
+    def test_images_known_to_the_file_keep_their_ids(self, matcher: Matcher, notes: Path, tmp_path: Path):
+        propagate(matcher, notes, [notes.parent / "images"], tmp_path / "out.json")
+        (image,) = json.loads((tmp_path / "out.json").read_text())["images"]
+        assert image == {"id": 13, "file_name": "d.png", "width": 200, "height": 120}
+
+    def test_no_match(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        unsure = Matcher(matcher.model, matcher.config, "cpu", Calibration(0.0, 1.0, 0.0))  # peak / (1 + peak)
+        propagate(unsure, notes, [photos], tmp_path / "all.json", threshold=0.0)
+        scores = note_of(tmp_path / "all.json", "like_a.png")["keypoint_scores"]
+        between = sum(sorted(scores)[:2]) / 2
+        result = propagate(unsure, notes, [photos], tmp_path / "some.json", threshold=between)
+        note = note_of(tmp_path / "some.json", "like_a.png")
+        lost = int(np.argmin(scores))
+        assert note["num_keypoints"] == 2
+        assert note["keypoints"][3 * lost : 3 * lost + 3] == [0, 0, 0]
+        assert note["keypoint_references"][lost] is None
+        assert note["keypoint_scores"] == scores
+        assert note["score"] == pytest.approx(np.mean(np.delete(scores, lost)), abs=1e-4)
+        assert result.keypoints + result.no_match == 10
+        nothing = propagate(unsure, notes, [photos], tmp_path / "none.json", threshold=1.0)
+        assert (nothing.images, nothing.annotations, nothing.no_match) == (2, 0, 10)
+        assert load_coco_objects(tmp_path / "none.json", photos) == []
+
+    @pytest.mark.parametrize("points", [[[0.0, 0.0]], [[30.0, 20.0]], [[3.0, 5.0], [3.0, 15.0]], [[-1.0, 31.0]]])
+    def test_boxes_are_never_empty_and_never_outside(self, points):
+        n = len(points)
+        guess = Guess(np.array(points), np.ones(n), np.zeros(n, dtype=int))
+        item = an_object()
+        (note,) = to_record("x.png", (20, 30), {"thing": guess}, {"thing": [item]}, None)["annotations"]
+        x, y, w, h = note["bbox"]
+        assert min(x, y) >= 0
+        assert min(w, h) >= 1
+        assert x + w <= 30
+        assert y + h <= 20
+        assert note["area"] == pytest.approx(w * h, abs=0.01)
+
+
+def an_object() -> module.AnnotatedObject:
+    return module.AnnotatedObject("7", Path("a"), None, "thing", np.zeros((1, 2)), np.ones(1, bool), None, ("one",))
+
+
+class TestVote:
+    def test_of_two_the_surer(self):
+        kps = np.array([[[10.0, 10.0], [0.0, 0.0]], [[80.0, 80.0], [50.0, 50.0]]])
+        guess = elect(kps, np.array([[0.3, 0.0], [0.4, 0.2]]), 100)
+        assert guess.chosen.tolist() == [1, 1]
+        assert guess.kps_px.tolist() == [[80, 80], [50, 50]]
+        assert guess.confidence.tolist() == [0.4, 0.2]
+
+    def test_two_that_agree_beat_one_that_is_a_little_surer(self):
+        kps = np.array([[[10.0, 10.0]], [[12.0, 10.0]], [[80.0, 80.0]]])
+        assert elect(kps, np.array([[0.5], [0.4], [0.6]]), 100).chosen.tolist() == [0]
+        assert elect(kps, np.array([[0.1], [0.1], [0.9]]), 100).chosen.tolist() == [2]
+
+    def test_a_keypoint_that_no_reference_shows(self):
+        guess = elect(np.zeros((2, 1, 2)), np.zeros((2, 1)), 100)
+        assert guess.confidence.tolist() == [0]
+
+    def test_against_a_loop(self):
+        rng = np.random.default_rng(0)
+        kps, confidence = rng.uniform(0, 50, (4, 6, 2)), rng.uniform(0.1, 1, (4, 6)) * (rng.random((4, 6)) < 0.7)
+        guess = elect(kps, confidence, 50)
+        for n in range(6):
+            support = []
+            for r in range(4):
+                total = 0.0
+                for other in range(4):
+                    trust = confidence[other].sum() / max((confidence[other] > 0).sum(), 1)
+                    d2 = ((kps[r, n] - kps[other, n]) ** 2).sum()
+                    total += np.exp(-d2 / (2 * 5**2)) * confidence[other, n] * trust
+                support.append(total if confidence[r, n] > 0 else -1)
+            assert guess.chosen[n] == np.argmax(support)
+
+
+@pytest.fixture
+def predicted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the images predicted from now on."""
+    names: list[str] = []
+    record = module.to_record
+
+    def counted(name: str, *rest: Any) -> dict[str, Any]:
+        names.append(name)
+        return record(name, *rest)
+
+    monkeypatch.setattr(module, "to_record", counted)
+    return names
+
+
+def stop_after(n: int) -> Callable[[int, int], None]:
+    def track(done: int, _total: int) -> None:
+        if done == n:
+            raise KeyboardInterrupt
+
+    return track
+
+
+class TestResume:
+    @pytest.fixture
+    def many(self, photos: Path) -> Path:
+        for seed in range(4, 7):
+            photo(seed).save(photos / f"{seed}.png")
+        return photos
+
+    def test_goes_on_after_a_kill_mid_line(self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, predicted):
+        whole, out = tmp_path / "whole.json", tmp_path / "out.json"
+        propagate(matcher, notes, [many], whole, batch=1)
+        assert predicted == sorted(predicted)
+        predicted.clear()
+        with pytest.raises(KeyboardInterrupt):
+            propagate(matcher, notes, [many], out, batch=1, track=stop_after(3))
+        partial = tmp_path / "out.json.partial"
+        assert not out.exists()
+        assert len(partial.read_text().splitlines()) == 4  # the run, and three images
+        partial.write_bytes(partial.read_bytes()[:-40])
+        assert predicted == ["4.png", "5.png", "6.png"]
+        predicted.clear()
+        propagate(matcher, notes, [many], out, batch=1)
+        assert predicted == ["6.png", "deep/like_b.jpg", "like_a.png"]
+        assert out.read_bytes() == whole.read_bytes()
+        assert not partial.exists()
+
+    def test_a_batch_gives_what_single_images_give(self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path):
+        for batch in (1, 4):
+            propagate(matcher, notes, [many], tmp_path / f"{batch}.json", batch=batch)
+        one, four = (json.loads((tmp_path / f"{batch}.json").read_text())["annotations"] for batch in (1, 4))
+        for a, b in zip(one, four, strict=True):
+            np.testing.assert_allclose(a["keypoints"], b["keypoints"], atol=0.05)
+
+    def test_another_run_is_refused(self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, predicted):
+        out = tmp_path / "out.json"
+        with pytest.raises(KeyboardInterrupt):
+            propagate(matcher, notes, [many], out, track=stop_after(4))
+        with pytest.raises(InputError, match=r'other inputs, .* category \(null there, "thing" here\);'):
+            propagate(matcher, notes, [many], out, category="thing")
+        notes.write_text(notes.read_text().replace("150", "151"))
+        with pytest.raises(InputError, match="which differ in annotations; give the same again"):
+            propagate(matcher, notes, [many], out)
+        predicted.clear()
+        propagate(matcher, notes, [many], out, overwrite=True)
+        assert len(predicted) == 5
+
+    def test_what_is_there_is_not_overwritten(
+        self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, predicted
+    ):
+        out = tmp_path / "out.json"
+        out.write_text("corrected by hand")
+        with pytest.raises(InputError, match="is there already; choose another --out"):
+            propagate(matcher, notes, [many], out)
+        with pytest.raises(KeyboardInterrupt):
+            propagate(matcher, notes, [many], out, batch=1, overwrite=True, track=stop_after(2))
+        assert out.read_text() == "corrected by hand"
+        predicted.clear()
+        propagate(matcher, notes, [many], out, batch=1)  # to replace it was allowed before
+        assert len(predicted) == 3
+        assert len(json.loads(out.read_text())["images"]) == 5
+
+    @pytest.mark.parametrize("content", ["[1]\n", '{"x": 1}\n', "garbage\n", '{"run": {}}\n{"x": 1}\n'])
+    def test_a_partial_file_of_another_kind(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, content):
+        (tmp_path / "out.json.partial").write_text(content)
+        with pytest.raises(InputError, match=r"out\.json\.partial: .*--overwrite"):
+            propagate(matcher, notes, [photos], tmp_path / "out.json")
+
+
+class TestFaults:
+    def test_a_bad_image_is_listed_and_the_rest_done(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        (photos / "broken.jpg").write_bytes(b"garbage")
+        (photos / "cut.png").write_bytes((photos / "like_a.png").read_bytes()[:5000])
+        out = tmp_path / "out.json"
+        result = propagate(matcher, notes, [photos], out, batch=2)
+        assert result.images == 2
+        assert sorted(result.failed) == ["broken.jpg", "cut.png"]
+        faults = json.loads(out.read_text())["info"]["failed"]
+        assert [fault["file_name"] for fault in faults] == ["broken.jpg", "cut.png"]
+        assert "not an image that can be decoded" in faults[0]["error"]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text there")
+    def test_a_name_that_is_no_text(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        name = os.fsdecode(b"caf\xe9.png")
+        photo(4).save(photos / name)
+        out = tmp_path / "out.json"
+        assert propagate(matcher, notes, [photos], out).failed == {}
+        assert name in [entry["file_name"] for entry in json.loads(out.read_text())["images"]]
+
+    def test_an_image_put_right_meanwhile(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        (photos / "broken.jpg").write_bytes(b"garbage")
+        with pytest.raises(KeyboardInterrupt):
+            propagate(matcher, notes, [photos], tmp_path / "out.json", batch=1, track=stop_after(2))
+        photo(4).save(photos / "broken.jpg")
+        result = propagate(matcher, notes, [photos], tmp_path / "out.json", batch=1)
+        assert (result.images, result.failed) == (3, {})
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            (
+                '"width": 200',
+                '"width": 120',
+                r"made for 120 × 120 pixels, but the image \(turned upright\) has 200 × 12",
+            ),
+            ('"a.png"', '"gone.png"', "gone.png: no such file"),
+            ('"other"', '"thing"', "two categories are called 'thing'"),
+            (" 2,", " 1,", r"no annotated object with a visible keypoint \(v = 2\)"),
+            ('"images"', '"pictures"', "not a COCO-keypoint file"),
+            ('"image_id": 10', '"image_id": 99', "no image has the id 99"),
+            ('"name": "other"', '"title": "other"', "the entry of id 5 in 'categories' has no text as 'name'"),
+            ('"a.png"', "null", "the entry of id 10 in 'images' has no text as 'file_name'"),
+        ],
+    )
+    def test_annotations(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, old, new, message):
+        text = notes.read_text()
+        if old == " 2,":
+            text = text.replace("2]", "1]").replace("]]", "2]]")
+        assert old in text
+        notes.write_text(text.replace(old, new))
+        with pytest.raises(InputError, match=message):
+            propagate(matcher, notes, [photos], tmp_path / "out.json")
+        assert not list(tmp_path.glob("out.json*"))
+
+    def test_arguments(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        out = tmp_path / "out.json"
+        with pytest.raises(InputError, match="no category is called 'cat'; it has thing, other"):
+            propagate(matcher, notes, [photos], out, category="cat")
+        with pytest.raises(InputError, match="confidence is not calibrated"):
+            propagate(matcher, notes, [photos], out, threshold=0.5)
+        calibrated = Matcher(matcher.model, matcher.config, "cpu", Calibration(0.0, 1.0, 0.0))
+        with pytest.raises(InputError, match="--threshold 2: a confidence lies between 0 and 1"):
+            propagate(calibrated, notes, [photos], out, threshold=2.0)
+        with pytest.raises(InputError, match="a folder; name the file itself"):
+            propagate(matcher, notes, [photos], tmp_path)
+        assert not list(tmp_path.glob("*.json*"))
+
+
+class TestTargets:
+    def test_files_and_folders(self, photos: Path, notes: Path):
+        annotated = {notes.parent / "images" / name for name in ("a.png", "b.png")}
+        root, names = find_targets([photos / "deep", notes.parent, photos / "deep" / "like_b.jpg"], annotated)
+        assert root == photos.parent
+        assert names == ["annotated/images/c.png", "annotated/images/d.png", "photos/deep/like_b.jpg"]
+
+    def test_a_folder_that_may_not_be_read(self, photos: Path, monkeypatch: pytest.MonkeyPatch):
+        def refuse(_: Path) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "iterdir", refuse)
+        with pytest.raises(InputError, match=r"photos: this folder cannot be read \(Permission denied\)"):
+            find_targets([photos], set())
+
+    def test_nothing_to_do(self, notes: Path, tmp_path: Path):
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(InputError, match="nowhere: no such image or folder"):
+            find_targets([tmp_path / "nowhere"], set())
+        with pytest.raises(InputError, match="empty: no image there"):
+            find_targets([tmp_path / "empty"], set())
+        image = notes.parent / "images" / "a.png"
+        with pytest.raises(InputError, match="all 1 images there are annotated already"):
+            find_targets([image], {notes.parent / "images" / ".." / "images" / "a.png"})
+
+
+def test_the_shipped_model_on_cats(tmp_path: Path):
+    """Eyes and nose within a fifth of the distance between the eyes, so that no eye is taken for the other."""
+    folder = Path(str(files("transformatcher") / "examples"))
+    points = json.loads((folder / "cat_a.json").read_text(encoding="utf-8"))
+    h, w = image_size(folder / "cat_a.jpg")
+    note = {"id": 1, "image_id": 1, "category_id": 1, "keypoints": [v for p in points.values() for v in (*p, 2)]}
+    data = {
+        "images": [{"id": 1, "file_name": "cat_a.jpg", "width": w, "height": h}],
+        "categories": [{"id": 1, "name": "cat", "keypoints": list(points)}],
+        "annotations": [note],
+    }
+    (tmp_path / "cats.json").write_text(json.dumps(data))
+    out = tmp_path / "out.json"
+    matcher = Matcher.from_pretrained(device="cpu")
+    propagate(matcher, tmp_path / "cats.json", [folder], out, images_root=folder)
+    objects = {item.image.name: item for item in load_coco_objects(out, folder)}
+    marked = {  # by hand
+        "cat_b.jpg": [(212, 312), (372, 298), (291, 412)],
+        "cat_c.jpg": [(225, 130), (428, 135), (338, 282)],
+    }
+    assert objects.keys() == marked.keys()
+    for name, true in marked.items():
+        item = objects[name]
+        assert item.kp_names[:3] == ("left eye", "right eye", "nose")
+        errors = np.linalg.norm(item.kps_px[:3] - np.array(true), axis=1)
+        assert (errors < np.linalg.norm(np.subtract(*true[:2])) / 5).all()

@@ -1,0 +1,76 @@
+"""Learned vectors of the matches: which match gets which, on both paths, on other grids."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from helpers import reference
+
+from transformatcher.config import model_config
+from transformatcher.models.attention import PaperAttention, ReleasedAttention
+from transformatcher.models.baselines.learned_position import AxisVectors, MatchVectors
+from transformatcher.models.build import build_matcher, build_refiner
+from transformatcher.models.match2match import MatchToMatch
+
+GRID = (3, 2, 2, 4)
+POSITIONS = list(itertools.product(*(range(n) for n in GRID)))
+
+
+def test_a_match_has_the_sum_of_its_axes():
+    vectors = AxisVectors(5, GRID)
+    out = vectors(GRID)
+    for index, position in enumerate(POSITIONS):
+        expected = sum(vectors.axes[axis][:, place] for axis, place in enumerate(position))
+        torch.testing.assert_close(out[:, index], expected)
+
+
+def test_a_match_has_its_own():
+    vectors = MatchVectors(5, GRID)
+    for index, position in enumerate(POSITIONS):
+        assert torch.equal(vectors(GRID)[:, index], vectors.table[:, *position])
+
+
+def test_on_another_grid_they_are_interpolated():
+    other = (5, 3, 2, 6)
+    table = MatchVectors(3, GRID).double()
+    expected = np.stack([reference.resize(channel, other) for channel in table.table.detach().numpy()])
+    np.testing.assert_allclose(table(other).detach(), expected.reshape(3, -1), atol=1e-12)
+    axes = AxisVectors(3, GRID).double()
+    on_grid = axes(GRID).detach().numpy().reshape(3, *GRID)
+    expected = np.stack([reference.resize(channel, other) for channel in on_grid])
+    np.testing.assert_allclose(axes(other).detach(), expected.reshape(3, -1), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [PaperAttention, ReleasedAttention])
+@pytest.mark.parametrize("vectors", [AxisVectors, MatchVectors])
+def test_fast_path_equals_plain_path(kind, vectors):
+    refiner = MatchToMatch(
+        2, dim=8, depth=2, make_attention=lambda d: kind(d, 4, 2), place=vectors(8, GRID), raw_gain=2.0
+    ).double()
+    for parameter in refiner.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    results = {}
+    for refiner.path in ("plain", "fast"):
+        corr = torch.linspace(0, 1, 2 * 48, dtype=torch.float64).sin().reshape(1, 2, *GRID).requires_grad_()
+        out = refiner(corr)
+        results[refiner.path] = out, *torch.autograd.grad(out.square().sum(), (corr, *refiner.parameters()))
+    torch.testing.assert_close(results["fast"], results["plain"], rtol=1e-9, atol=1e-9)
+
+
+def test_matches_of_equal_scores_are_told_apart():
+    settings = {"depth": 1, "grid": [2, 3]}
+    corr = torch.ones(1, 2, 2, 3, 2, 3)
+    still = build_refiner(model_config(settings | {"position": "none"}), layers=2)
+    assert still(corr).std() < 1e-6
+    for position in ("absolute", "absolute-table"):
+        assert build_refiner(model_config(settings | {"position": position}), layers=2)(corr).std() > 1e-4
+
+
+@pytest.mark.parametrize(("settings", "grid"), [({}, (4, 6)), ({"stages": 4}, (2, 3)), ({"layers": [7, 8]}, (2, 3))])
+def test_their_grid_is_that_of_the_correlation(settings, grid):
+    config = {"backbone": "resnet50", "image_size": [62, 96], "position": "absolute", "depth": 1, "sampler": "bilinear"}
+    model = build_matcher(model_config(config | settings))
+    assert tuple(axis.shape[1] for axis in model.refiner.place.axes) == grid + grid
+    with torch.no_grad():
+        assert model.refine(*model.encode_pair(*torch.randn(2, 1, 3, 62, 96))).shape[1:] == grid + grid
