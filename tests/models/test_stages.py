@@ -14,7 +14,7 @@ from transformatcher.errors import InputError
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
 from transformatcher.models.build import build_refiner
 from transformatcher.models.correlation import MultiLevelCorrelation, cosine_correlation
-from transformatcher.models.flow import KernelSoftArgmax, reverse
+from transformatcher.models.flow import KernelSoftArgmax, swap_source_target
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.resize4d import resize4d
 from transformatcher.models.rotary import AxialRotary, Checkerboard, NoPosition
@@ -345,7 +345,7 @@ class TestFlow:
 
     def test_reverse_swaps_the_sides(self):
         corr = random64(1, *GRID)
-        assert reverse(corr)[0, 2, 1, 0, 2] == corr[0, 0, 2, 2, 1]
+        assert swap_source_target(corr)[0, 2, 1, 0, 2] == corr[0, 0, 2, 2, 1]
 
 
 class TestKeypointTransfer:

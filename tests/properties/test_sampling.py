@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from transformatcher.coords import grid_norm
 from transformatcher.errors import InputError
-from transformatcher.models.flow import reverse
+from transformatcher.models.flow import swap_source_target
 from transformatcher.models.resize4d import resize4d
 from transformatcher.models.sampler import bilinear_sample, soft_sample
 
@@ -79,7 +79,7 @@ def test_resize4d_keeps_range_constants_and_direction(data, old, new):
     assert resized.shape == (1, *new)
     assert corr.min() - 1e-9 <= resized.min() <= resized.max() <= corr.max() + 1e-9
     torch.testing.assert_close(resize4d(torch.full_like(corr, 3.0), new[:2], new[2:]), torch.full_like(resized, 3.0))
-    torch.testing.assert_close(reverse(resized), resize4d(reverse(corr), new[2:], new[:2]))
+    torch.testing.assert_close(swap_source_target(resized), resize4d(swap_source_target(corr), new[2:], new[:2]))
     torch.testing.assert_close(resize4d(2 * corr, new[:2], new[2:]), 2 * resized)
 
 

@@ -16,7 +16,7 @@ from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
 from transformatcher.errors import InputError
 from transformatcher.files import alone_in, appended, read_json, whole_lines, write_text
-from transformatcher.models.flow import drift, reverse
+from transformatcher.models.flow import cycle_error, swap_source_target
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import ImagePair, Size
@@ -136,7 +136,7 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
         refined = model.refine(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
         flow, src_kps = model.readout(refined), torch.cat([tensors.src_kps_norm, absent_norm], dim=1).to(device)
         found = model.transfer(flow, src_kps)
-        drifts = drift(model.readout(reverse(refined)), src_kps, found).double().cpu().numpy()
+        drifts = cycle_error(model.readout(swap_source_target(refined)), src_kps, found).double().cpu().numpy()
         trg_norm = found.double().cpu().numpy()
         peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
     for row, item in enumerate(loaded):

@@ -25,7 +25,7 @@ from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD, read_image, resi
 from transformatcher.inference.calibration import NEAREST, Calibration
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.backbones.resnet import ResNetFeatures
-from transformatcher.models.flow import drift, reverse
+from transformatcher.models.flow import cycle_error, swap_source_target
 from transformatcher.models.fused.inference import FoldedResNet
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import Flow
@@ -72,7 +72,7 @@ class Pipeline(nn.Module):
         features = self.model.encode((pixels - self.pixel_mean) / self.pixel_deviation)
         b = src.shape[0]
         refined = self.model.refine([f[:b] for f in features], [f[b:] for f in features])
-        forth, back = self.model.readout(refined), self.model.readout(reverse(refined))
+        forth, back = self.model.readout(refined), self.model.readout(swap_source_target(refined))
         return forth.trg_norm, self._confidence(forth, back)
 
     def _confidence(self, forth: Flow, back: Flow) -> Float[Tensor, "b hs ws"]:
@@ -81,7 +81,7 @@ class Pipeline(nn.Module):
             return forth.peak
         b, h, w = forth.peak.shape
         cells = grid_norm((h, w), like=forth.peak).flatten(0, 1).expand(b, -1, -1)
-        drifts = drift(back, cells, forth.trg_norm.flatten(1, 2)).reshape(b, h, w)
+        drifts = cycle_error(back, cells, forth.trg_norm.flatten(1, 2)).reshape(b, h, w)
         weights = self.calibration
         sharpness = weights.sharpness * forth.peak.clamp(min=1e-6).log()
         return (weights.bias + sharpness + weights.consistency * drifts.clamp(min=NEAREST).log()).sigmoid()

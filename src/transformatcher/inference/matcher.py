@@ -22,7 +22,7 @@ from transformatcher.inference.calibration import CALIBRATION, Calibration, load
 from transformatcher.inference.checkpoint import SHIPPED, find_checkpoint, load_checkpoint, save_checkpoint
 from transformatcher.models.backbones.resnet import load_backbone_weights
 from transformatcher.models.build import build_matcher
-from transformatcher.models.flow import KernelSoftArgmax, consistent_cells, drift, reverse
+from transformatcher.models.flow import KernelSoftArgmax, cycle_consistent_cells, cycle_error, swap_source_target
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import Flow, Matches, Size
@@ -114,7 +114,7 @@ class MatchedPair:
         calibration: Calibration | None,
     ) -> None:
         self.src, self.trg, self.model, self.refined, self.calibration = src, trg, model, refined, calibration
-        self._forth, self._back = model.readout(refined), model.readout(reverse(refined))
+        self._forth, self._back = model.readout(refined), model.readout(swap_source_target(refined))
 
     @torch.inference_mode()
     def points(self, keypoints: PointList) -> MatchedPoints:
@@ -127,7 +127,7 @@ class MatchedPair:
     def consistent(self) -> MatchedPoints:
         """The cells of the correlation grid that come back to within one cell of themselves."""
         grid: Size = (self.refined.shape[1], self.refined.shape[2])
-        src_norm, trg_norm, stays = consistent_cells(self._forth, self._back, grid)
+        src_norm, trg_norm, stays = cycle_consistent_cells(self._forth, self._back, grid)
         return self._matches(src_norm[0, stays[0]], trg_norm[0, stays[0]])
 
     @torch.inference_mode()
@@ -149,7 +149,7 @@ class MatchedPair:
 
     def reversed(self) -> "MatchedPair":
         """The same matches, read from target to source."""
-        return MatchedPair(self.trg, self.src, self.model, reverse(self.refined), self.calibration)
+        return MatchedPair(self.trg, self.src, self.model, swap_source_target(self.refined), self.calibration)
 
     @cached_property
     def flow_px(self) -> Float[np.ndarray, "h w 2"]:
@@ -211,7 +211,7 @@ def match_confidence(
     peak = bilinear_sample(forth.peak[..., None], src_norm)[..., 0].double()
     if calibration is None:
         return peak
-    found = [values.flatten().double().cpu().numpy() for values in (peak, drift(back, src_norm, trg_norm))]
+    found = [values.flatten().double().cpu().numpy() for values in (peak, cycle_error(back, src_norm, trg_norm))]
     return torch.from_numpy(calibration(*found)).to(peak.device).reshape(peak.shape)
 
 

@@ -83,20 +83,20 @@ class KernelSoftArgmax(nn.Module):
         return match_distribution(scores, sigma=self.sigma, temperature=self.temperature, gaussian=self.gaussian)
 
 
-def drift(back: Flow, src_norm: Float[Tensor, "b n 2"], trg_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n"]:
+def cycle_error(back: Flow, src_norm: Float[Tensor, "b n 2"], trg_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n"]:
     """How far from itself a point arrives, in [-1, 1]², when its match is carried ``back`` to the source."""
     return (bilinear_sample(back.trg_norm, trg_norm) - src_norm).norm(dim=-1)
 
 
-def consistent_cells(
+def cycle_consistent_cells(
     forth: Flow, back: Flow, grid: Size
 ) -> tuple[Float[Tensor, "b n 2"], Float[Tensor, "b n 2"], Bool[Tensor, "b n"]]:
     """Cells of a ``grid`` over the source, where they land, and which come back to within one cell of themselves."""
     src_norm = grid_norm(grid, like=forth.trg_norm).flatten(0, 1).expand(len(forth.trg_norm), -1, -1)
     trg_norm = bilinear_sample(forth.trg_norm, src_norm)
-    return src_norm, trg_norm, drift(back, src_norm, trg_norm) < 2 / (max(grid) - 1)
+    return src_norm, trg_norm, cycle_error(back, src_norm, trg_norm) < 2 / (max(grid) - 1)
 
 
-def reverse(corr: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b ht wt hs ws"]:
+def swap_source_target(corr: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b ht wt hs ws"]:
     """The same scores, read from target to source."""
     return rearrange(corr, "b hs ws ht wt -> b ht wt hs ws")

@@ -172,7 +172,7 @@ def test_bad_lines_of_json(small: Matcher, photos: Path, tmp_path: Path):
 
 def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Path, tmp_path: Path, monkeypatch):
     a, b, *_ = names(photos)
-    monkeypatch.setattr(matching, "drift", lambda _back, src, _trg: torch.full(src.shape[:2], 2.0))
+    monkeypatch.setattr(matching, "cycle_error", lambda _back, src, _trg: torch.full(src.shape[:2], 2.0))
     match_list(small, open_list(write_csv(tmp_path / "pairs.csv", [(a, b, "")])), tmp_path / "out")
     (row,) = all_rows(tmp_path / "out")
     assert row == {

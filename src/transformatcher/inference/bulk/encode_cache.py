@@ -17,7 +17,7 @@ from transformatcher.errors import InputError
 from transformatcher.images import to_tensor
 from transformatcher.inference.bulk.pair_list import ListedPair, PairList
 from transformatcher.inference.matcher import NO_MATCH, Matcher, check_points, to_pixels
-from transformatcher.models.flow import drift, reverse
+from transformatcher.models.flow import cycle_error, swap_source_target
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import Flow, Size
@@ -158,14 +158,14 @@ def _match_batch(encoder: Encoder, pairs: Sequence[ListedPair]) -> list[Found]:
         return found
     src, trg = ([seen[getattr(pair, side)] for pair, _ in good] for side in ("src", "trg"))
     refined = model.refine(_stacked(src), _stacked(trg))
-    forth, back = model.readout(refined), model.readout(reverse(refined))
+    forth, back = model.readout(refined), model.readout(swap_source_target(refined))
     grid: Size = (refined.shape[1], refined.shape[2])
     cells = grid_norm(grid, like=refined).flatten(0, 1).double().cpu().numpy()
     sizes = [image.size for image in src]
     points = [norm_to_px(cells, size) if own is None else own for (_, own), size in zip(good, sizes, strict=True)]
     src_norm = stack_points(points, sizes).to(refined.device)
     trg_norm = _carried(model, forth, src_norm, [own is not None for _, own in good])
-    drifts = drift(back, src_norm, trg_norm).double().cpu().numpy()
+    drifts = cycle_error(back, src_norm, trg_norm).double().cpu().numpy()
     peaks = bilinear_sample(forth.peak[..., None], src_norm)[..., 0].double().cpu().numpy()
     ends = trg_norm.double().cpu().numpy()
     for row, (pair, own) in enumerate(good):

@@ -11,7 +11,7 @@ from transformatcher.coords import norm_to_px
 from transformatcher.errors import InputError
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
 from transformatcher.inference.matcher import Matcher, match_confidence
-from transformatcher.models.flow import consistent_cells, reverse
+from transformatcher.models.flow import cycle_consistent_cells, swap_source_target
 from transformatcher.schema import Size
 
 
@@ -51,8 +51,8 @@ class KorniaMatcher(nn.Module):
             raise InputError(f"image0 and image1 must be as many, got {len(image0)} and {len(image1)}")
         src, trg = (_prepared(image, self.config.image_size) for image in (image0, image1))
         refined = self.model.refine(*self.model.encode_pair(src, trg))
-        forth, back = self.model.readout(refined), self.model.readout(reverse(refined))
-        src_norm, trg_norm, stays = consistent_cells(forth, back, (refined.shape[1], refined.shape[2]))
+        forth, back = self.model.readout(refined), self.model.readout(swap_source_target(refined))
+        src_norm, trg_norm, stays = cycle_consistent_cells(forth, back, (refined.shape[1], refined.shape[2]))
         confidence = match_confidence(forth, back, src_norm, trg_norm, self.calibration)
         kept = stays & (confidence >= self.threshold)
         trg_norm = trg_norm.clamp(-1, 1)  # an expectation leaves the image by rounding alone
