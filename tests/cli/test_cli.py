@@ -34,7 +34,7 @@ def backbone_file(tmp_path_factory) -> str:
 
 @pytest.fixture
 def raw(backbone_file: str) -> list[str]:
-    return ["--matcher", "none", "--backbone", "resnet50_v1", "--backbone-weights", backbone_file, *SMALL]
+    return ["--refiner", "none", "--backbone", "resnet50_v1", "--backbone-weights", backbone_file, *SMALL]
 
 
 def run(*args: object) -> int:
@@ -138,9 +138,9 @@ class TestBadInput:
         [
             (["--root", "nowhere"], "nowhere: no such folder"),
             (["--weights", "nowhere"], "nowhere: no such checkpoint"),
-            (["--matcher", "none"], "--matcher none needs --backbone-weights"),
+            (["--refiner", "none"], "--refiner none needs --backbone-weights"),
             (["--set", "depth=3"], "depth is fixed by its training; what can be changed is"),
-            (["--backbone-weights", "x.safetensors"], "go with --matcher none"),
+            (["--backbone-weights", "x.safetensors"], "go with --refiner none"),
             (["RAW", "--split", "tst"], "split 'tst' is none of trn, val, test"),
             (["RAW", "--split", "trn"], "trn.txt: no such list of pairs"),
             (["RAW", "--set", "detph=3"], "unknown key 'detph'; did you mean 'depth'?"),
@@ -152,13 +152,13 @@ class TestBadInput:
             (["RAW", "--set", "variant=paper"], "leave 'variant' out of the settings"),
             (["RAW", "--alpha", "nan"], "tolerances lie between 0 and 1"),
             (["RAW", "--out", ""], "--out is empty"),
-            (["--matcher", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),
+            (["--refiner", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),
         ],
     )
     def test_eval(self, spair_root: Path, tmp_path: Path, raw, capsys, arguments, message):
         out = tmp_path / "out"
         given = [part for argument in arguments for part in (raw if argument == "RAW" else [argument])]
-        if "--root" in given and "--matcher" not in given:
+        if "--root" in given and "--refiner" not in given:
             given += raw
         defaults = ["--benchmark", "spair", "--root", str(spair_root), "--split", "val", "--out", str(out)]
         assert run("eval", *defaults, *given) == 2

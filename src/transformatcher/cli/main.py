@@ -245,7 +245,7 @@ def _parser() -> argparse.ArgumentParser:
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="image_size=[480,640], …"
     )
     export.set_defaults(
-        run=_lazy("export", "export"), device="cpu", matcher=None, config=None, backbone=None, backbone_weights=None,
+        run=_lazy("export", "export"), device="cpu", refiner=None, config=None, backbone=None, backbone_weights=None,
         download=False,
     )  # fmt: skip
 
@@ -364,8 +364,8 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a checkpoint folder, or owner/name on the Hugging Face hub; without, the shipped model",
     )
-    parser.add_argument("--matcher", choices=("none",), help="none: raw mean correlation of the backbone's layers")
-    parser.add_argument("--config", metavar="FILE", help="settings for --matcher none: a .toml with a [model] table")
+    parser.add_argument("--refiner", choices=("none",), help="none: raw mean correlation of the backbone's layers")
+    parser.add_argument("--config", metavar="FILE", help="settings for --refiner none: a .toml with a [model] table")
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the model"
     )

@@ -40,7 +40,7 @@ def load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
     """The matcher that the arguments ask for, calibrated if its weights are, and a few words on those."""
     model, config, description = load_model(args)
     calibration = None
-    if args.matcher != "none":
+    if args.refiner != "none":
         weights = _checkpoint(args)
         calibration = load_calibration(weights if weights.is_dir() else weights.parent)
     return Matcher(model, config, args.device, calibration), description
@@ -53,17 +53,17 @@ def recorded_split(args: argparse.Namespace) -> str | None:
 
 def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
     """The model that the arguments ask for, its config, and a few words on where its weights come from."""
-    if args.weights and (args.matcher or args.backbone or args.backbone_weights):
-        raise InputError("--weights brings its own matcher and backbone; leave --matcher and --backbone… out")
-    if args.matcher != "none":
+    if args.weights and (args.refiner or args.backbone or args.backbone_weights):
+        raise InputError("--weights brings its own refiner and backbone; leave --refiner and --backbone… out")
+    if args.refiner != "none":
         if args.config or args.backbone or args.backbone_weights:
-            raise InputError("--config and --backbone… go with --matcher none; a trained model's are fixed")
+            raise InputError("--config and --backbone… go with --refiner none; a trained model's are fixed")
         model, config = load_checkpoint(_checkpoint(args), parse_overrides(args.settings))
         changed = f" with {', '.join(args.settings)}" if args.settings else ""
         return model, config, (args.weights or SHIPPED_WORDS) + changed
     if not args.backbone_weights:
         raise InputError(
-            "--matcher none needs --backbone-weights: a .safetensors file, a torchvision name such as IMAGENET1K_V1 "
+            "--refiner none needs --backbone-weights: a .safetensors file, a torchvision name such as IMAGENET1K_V1 "
             "(with --backbone resnet50 or resnet101), or timm (with --backbone timm:NAME)"
         )
     settings: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
     settings |= parse_overrides(args.settings)
     for key in ("matcher", "variant"):
         if settings.pop(key, "raw") not in ("raw", "none"):
-            raise InputError(f"--matcher none is raw correlation: leave {key!r} out of the settings")
+            raise InputError(f"--refiner none is raw correlation: leave {key!r} out of the settings")
     backbone = args.backbone or settings.get("backbone") or backbone_of(args.backbone_weights)
     config = model_config({**settings, "backbone": backbone, "variant": "raw"}, source="--set")
     model = build_matcher(config)

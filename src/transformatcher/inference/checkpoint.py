@@ -72,7 +72,7 @@ def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tu
     weights = path / WEIGHTS if path.is_dir() else path
     if not (weights.parent / CONFIG).is_file():
         raise InputError(
-            f"{path}: no checkpoint, there is no {CONFIG} with it; weights of a backbone alone go with --matcher none "
+            f"{path}: no checkpoint, there is no {CONFIG} with it; weights of a backbone alone go with --refiner none "
             "--backbone-weights"
         )
     trained = config = read_model_config(weights.parent / CONFIG)

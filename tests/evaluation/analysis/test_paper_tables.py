@@ -153,7 +153,7 @@ class TestCommands:
         model = to_plain(model_config(settings))
         run = {"benchmark": "spair", "split": "val", "weights": "raw correlation, a.safetensors", "model": model}
         args = self.parsed(eval_command(run, "x"))
-        assert (args.matcher, args.backbone, args.backbone_weights) == ("none", "resnet50_v1", "a.safetensors")
+        assert (args.refiner, args.backbone, args.backbone_weights) == ("none", "resnet50_v1", "a.safetensors")
         assert args.settings == ["image_size=[352, 352]"]
 
     def test_pairs_of_another_seed(self, tmp_path):

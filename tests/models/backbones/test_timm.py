@@ -307,7 +307,7 @@ class TestCommand:
         save_file(timm.create_model("convnext_atto").state_dict(), tmp_path / "w.safetensors")
         arguments = ["--backbone", "timm:convnext_atto", "--backbone-weights", str(tmp_path / "w.safetensors")]
         size = ["--set", "image_size=96", "--set", "layers=[1]"]
-        assert main(["match", photo, photo, "--matcher", "none", *arguments, *size, "--json", "--device", "cpu"]) == 0
+        assert main(["match", photo, photo, "--refiner", "none", *arguments, *size, "--json", "--device", "cpu"]) == 0
         assert "keypoints1" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ class TestCommand:
         ],
     )
     def test_what_cannot_be_used_is_one_sentence(self, photo: str, backbone, message, capsys):
-        code = main(["match", photo, photo, "--matcher", "none", "--backbone", backbone, "--backbone-weights", "timm"])
+        code = main(["match", photo, photo, "--refiner", "none", "--backbone", backbone, "--backbone-weights", "timm"])
         assert code == 2
         assert message in capsys.readouterr().err
 

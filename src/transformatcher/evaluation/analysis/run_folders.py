@@ -107,7 +107,7 @@ def _model_arguments(weights: str, model: Mapping[str, Any]) -> list[str]:
         changed = [f"{key}={_toml(value)}" for key, value in model.items() if key in usual and value != usual[key]]
         file = weights.removeprefix("raw correlation, ")
         settings = [word for setting in changed for word in ("--set", setting)]
-        return ["--matcher", "none", "--backbone", backbone, "--backbone-weights", file, *settings]
+        return ["--refiner", "none", "--backbone", backbone, "--backbone-weights", file, *settings]
     shipped = weights.startswith(SHIPPED_WORDS)
     source, _, changes = weights.removeprefix(SHIPPED_WORDS).partition(" with ")
     settings = [word for setting in re.split(r", (?=\w+ *=)", changes) if setting for word in ("--set", setting)]
