@@ -147,7 +147,7 @@ class TestBadInput:
             (["RAW", "--frame", "wide"], "frame 'wide': expected"),
             (["RAW", "--device", "tpu9"], "choose auto"),
             (["RAW", "--device", "meta"], "torch cannot use it here"),
-            (["RAW", "--weights", "x"], "--weights brings its own matcher"),
+            (["RAW", "--weights", "x"], "--weights brings its own refiner"),
             (["RAW", "--set", "matcher=match2match"], "leave 'matcher' out of the settings"),
             (["RAW", "--set", "variant=paper"], "leave 'variant' out of the settings"),
             (["RAW", "--alpha", "nan"], "tolerances lie between 0 and 1"),
