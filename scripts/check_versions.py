@@ -99,7 +99,7 @@ def tried(name: str, python: str, pins: Sequence[Sequence[str]], folder: Path, *
     if not binary.is_file() and not run([python, "-m", "venv", environment], log):
         return Outcome(name, "skipped", f"no environment can be made ({last_words(log, 200)})")
     install = [binary, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-    tools = dependencies("dev")[len(dependencies()) :] if suite else []
+    tools = [*dependencies("all"), *group("test")] if suite else []
     for number, wanted in enumerate(pins):
         # the package itself is built from the tree, so it is installed apart from what must be wheels
         needed = [*dependencies(), *tools, *wanted]
@@ -125,11 +125,18 @@ def classifiers() -> list[str]:
     return list(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"])
 
 
-def dependencies(*more: str) -> list[str]:
-    """What the package needs, with the page and with training's curves; and with more of its extras."""
+def dependencies(*extras: str) -> list[str]:
+    """Requirements of the package and of its extras; EXTRAS where none is named."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = table["optional-dependencies"]
-    return [*table["dependencies"], *(line for extra in (*EXTRAS, *more) for line in extras[extra])]
+    optional: dict[str, list[str]] = table["optional-dependencies"]
+    if "all" in extras:
+        extras = tuple(name for name in optional if name != "all")
+    return [*table["dependencies"], *(line for extra in extras or EXTRAS for line in optional[extra])]
+
+
+def group(name: str) -> list[str]:
+    """Requirements of a dependency group."""
+    return list(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"][name])
 
 
 def combinations(only: str | None, folder: Path, *, suite: bool, keep: bool) -> Iterator[Outcome]:

@@ -31,7 +31,7 @@ def check_command(folder: Path) -> np.ndarray:
     command = [
         sys.executable,
         "-m",
-        "transformatcher.cli.main",
+        "transformatcher",
         "match",
         str(folder / "cat_a.jpg"),
         str(folder / "cat_b.jpg"),
