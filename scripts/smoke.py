@@ -47,7 +47,7 @@ def check_python(folder: Path, printed: np.ndarray) -> None:
     points = [[float(x) for x in point.split(",")] for point in POINTS.split(";")]
     matches = matcher.match(folder / "cat_a.jpg", folder / "cat_b.jpg", points)
     np.testing.assert_allclose(matches.keypoints1, printed, atol=0.5)
-    assert matches.found.all(), matches.confidence
+    assert matches.is_match.all(), matches.confidence
     same = matcher.match(folder / "cat_a.jpg", folder / "cat_a.jpg", points)
     assert np.abs(same.keypoints1 - points).max() < 15, same.keypoints1
 

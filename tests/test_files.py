@@ -9,38 +9,41 @@ from pathlib import Path
 import pytest
 
 from transformatcher.errors import InputError
-from transformatcher.files import alone_in, appended, parse_json, whole_lines, write_text, write_whole
+from transformatcher.files import append_lines, atomic_write, complete_lines, exclusive_lock, parse_json, write_text
 
 needs_locks = pytest.mark.skipif(sys.platform == "win32", reason="folders are not held on Windows")
-HOLD = "import sys, time; from pathlib import Path; from transformatcher.files import alone_in\n"
+HOLD = "import sys, time; from pathlib import Path; from transformatcher.files import exclusive_lock\n"
 
 
 @needs_locks
 class TestAlone:
     def test_one_at_a_time(self, tmp_path: Path):
         out = tmp_path / "new" / "folder"
-        with alone_in(out):
-            with pytest.raises(InputError, match=r"folder: another process is writing there; .*--out"), alone_in(out):
+        with exclusive_lock(out):
+            with (
+                pytest.raises(InputError, match=r"folder: another process is writing there; .*--out"),
+                exclusive_lock(out),
+            ):
                 pass
-            with alone_in(tmp_path):  # one above is another
+            with exclusive_lock(tmp_path):  # one above is another
                 pass
-        with alone_in(out):
+        with exclusive_lock(out):
             assert list(out.iterdir()) == []
 
     def test_what_was_held_ends_with_its_process(self, tmp_path: Path):
-        code = f"{HOLD}with alone_in(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+        code = f"{HOLD}with exclusive_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
         with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "held\n"
-            with pytest.raises(InputError, match="another process"), alone_in(tmp_path):
+            with pytest.raises(InputError, match="another process"), exclusive_lock(tmp_path):
                 pass
             process.send_signal(signal.SIGKILL)
             process.wait()
-            with alone_in(tmp_path):
+            with exclusive_lock(tmp_path):
                 pass
 
     def test_a_child_that_outlives_its_parent_holds_nothing(self, tmp_path: Path):
-        code = f"""import os; {HOLD}with alone_in(Path(sys.argv[1])):
+        code = f"""import os; {HOLD}with exclusive_lock(Path(sys.argv[1])):
             child = os.fork()
             if child == 0:
                 os.close(1)
@@ -50,7 +53,7 @@ class TestAlone:
         run = subprocess.run([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True, check=True)
         child = int(run.stdout)
         try:
-            with alone_in(tmp_path):
+            with exclusive_lock(tmp_path):
                 os.kill(child, 0)  # it is still there
         finally:
             os.kill(child, signal.SIGKILL)
@@ -66,7 +69,7 @@ class TestWhole:
             assert path.read_text() == "B"
             new.write_text("all of A")
 
-        write_whole(path, slow)
+        atomic_write(path, slow)
         assert path.read_text() == "all of A"
         assert list(tmp_path.iterdir()) == [path]
 
@@ -79,7 +82,7 @@ class TestWhole:
             raise OSError("No space left on device")
 
         with pytest.raises(InputError, match=r"x: cannot be written \(No space.*; what was there before is kept"):
-            write_whole(path, full)
+            atomic_write(path, full)
         assert path.read_text() == "before"
         assert list(tmp_path.iterdir()) == [path]
 
@@ -91,10 +94,10 @@ class TestWhole:
 
         child = os.fork()
         if child == 0:
-            write_whole(tmp_path / "x", killed)
+            atomic_write(tmp_path / "x", killed)
         os.waitpid(child, 0)
         assert len(list(tmp_path.iterdir())) == 1
-        with alone_in(tmp_path):
+        with exclusive_lock(tmp_path):
             assert list(tmp_path.iterdir()) == []
 
 
@@ -107,20 +110,20 @@ def test_json_without_half_characters():
 
 def test_lines_that_cannot_be_written(tmp_path: Path):
     (tmp_path / "x").mkdir()
-    with pytest.raises(InputError, match=r"x: cannot be written \("), appended(tmp_path / "x"):
+    with pytest.raises(InputError, match=r"x: cannot be written \("), append_lines(tmp_path / "x"):
         pass
 
 
 def test_lines_one_by_one(tmp_path: Path):
     path = tmp_path / "x.jsonl"
-    with appended(path) as write:
+    with append_lines(path) as write:
         write("é 1")
-        assert whole_lines(path) == ["é 1"]  # on disk at once
+        assert complete_lines(path) == ["é 1"]  # on disk at once
     path.write_text("é 1\n2\n3 was cut o", encoding="utf-8")
-    assert whole_lines(path) == ["é 1", "2"]
-    with appended(path) as write:
+    assert complete_lines(path) == ["é 1", "2"]
+    with append_lines(path) as write:
         write("4")
     assert path.read_text(encoding="utf-8") == "é 1\n2\n4\n"
     path.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match=r"x\.jsonl: not text in UTF-8"):
-        whole_lines(path)
+        complete_lines(path)

@@ -115,4 +115,4 @@ def test_the_installed_command_matches_photos(installed: Path):
     matches = Matcher.from_pretrained().match(*photos, POINTS)
     np.testing.assert_allclose(printed["keypoints1"], matches.keypoints1, atol=0.1)
     assert printed["calibrated"]
-    assert printed["found"] == [True, True]
+    assert printed["is_match"] == [True, True]

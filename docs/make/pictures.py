@@ -44,7 +44,7 @@ def main(out: Path) -> None:
     pair = next(matcher.pairs(EXAMPLES / "cat_a.jpg", [EXAMPLES / "cat_b.jpg"]))
     points = pair.points(list(named.values()))
     pair.draw_flow(out / "tutorial-flow.webp")
-    pair.draw_heat(named["forehead"], out / "tutorial-heat.webp")
+    pair.draw_heatmap(named["forehead"], out / "tutorial-heat.webp")
     save_figure(warped(pair), out / "tutorial-warp.webp")
     save_figure(thresholds(pair.trg.pixels, points.keypoints1), out / "pck-thresholds.webp")
     save_figure(frames(read_image(EXAMPLES / "cat_c.jpg")), out / "pck-frames.webp")
@@ -54,7 +54,7 @@ def main(out: Path) -> None:
 def warped(pair: MatchedPair) -> Figure:
     """What ``transformatcher warp`` draws."""
     matches = pair.consistent()
-    ends = matches.keypoints0[matches.sure], matches.keypoints1[matches.sure]
+    ends = matches.keypoints0[matches.reliable], matches.keypoints1[matches.reliable]
     pixels, mask = thin_plate_warp(pair.src.pixels, *ends, pair.trg.size, smoothing=0.05, reach=0.2)
     return draw_warp(pair.src.pixels, pair.trg.pixels, pixels, mask)
 

@@ -20,10 +20,10 @@ _held: set[int] = set()  # descriptors of folders that this process holds
 
 def write_text(path: Path, text: str) -> None:
     """Text → a file, whole or not at all."""
-    write_whole(path, lambda new: new.write_text(text, encoding="utf-8"))
+    atomic_write(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` write under another name, then put the file in place: an interruption leaves what was there.
 
     The name is this writer's own, so that of two the later one counts, whole.
@@ -56,7 +56,7 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path) -> Iterator[None]:
     """Make a folder if need be and hold it: another process that asks for the same meanwhile gets an error.
 
     One that was made and is still empty in the end is removed again.
@@ -98,7 +98,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _let_go() -> None:
+def _release_after_fork() -> None:
     """Children hold nothing: one that outlives its parent must not stand in the way of the next run."""
     for handle in _held:
         os.close(handle)
@@ -106,10 +106,10 @@ def _let_go() -> None:
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_after_fork)
 
 
-def whole_lines(path: Path) -> list[str]:
+def complete_lines(path: Path) -> list[str]:
     """The lines of a file that is written line by line; one that is not yet whole, or was cut off, is left out."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -119,7 +119,7 @@ def whole_lines(path: Path) -> list[str]:
 
 
 @contextmanager
-def appended(path: Path) -> Iterator[Callable[[str], None]]:
+def append_lines(path: Path) -> Iterator[Callable[[str], None]]:
     """A function that puts a line behind the whole ones that are there, out of this process's hands when it returns."""
 
     def fault(error: OSError) -> InputError:

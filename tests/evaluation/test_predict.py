@@ -26,7 +26,7 @@ from transformatcher.evaluation.scores import (
     scores_name,
     tolerance_px,
 )
-from transformatcher.files import alone_in
+from transformatcher.files import exclusive_lock
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import Flow
@@ -115,7 +115,7 @@ class TestPredictions:
 
     def test_two_processes_in_one_folder(self, spair_root: Path, tmp_path: Path):
         pairs = load_spair(spair_root, "val")
-        with alone_in(tmp_path), pytest.raises(InputError, match="another process is writing there"):
+        with exclusive_lock(tmp_path), pytest.raises(InputError, match="another process is writing there"):
             predict(Identity(), pairs, tmp_path)
         path = predict(Identity(), pairs, tmp_path)
         path.write_text(2 * path.read_text())  # what two of them left before they knew of each other

@@ -20,7 +20,7 @@ from transformatcher.errors import InputError
 from transformatcher.inference import export as exporting
 from transformatcher.inference.calibration import Calibration, save_calibration
 from transformatcher.inference.checkpoint import save_checkpoint
-from transformatcher.inference.export import Parity, Pipeline, export, grouped_int8, runner, shrink
+from transformatcher.inference.export import ExportWrapper, Parity, export, grouped_int8, quantize_weights, runner
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
 from transformatcher.models.fused.fold import placement
@@ -192,7 +192,7 @@ def test_recorded_positions_are_the_same(frequencies):
 
 def test_tracing_keeps_nothing(weights: Path):
     matcher = Matcher.from_pretrained(weights, device="cpu")
-    pipeline = Pipeline(matcher.model, matcher.calibration)
+    pipeline = ExportWrapper(matcher.model, matcher.calibration)
     src, trg = (torch.from_numpy(pixels(seed, 2)) for seed in (1, 2))
     with torch.no_grad():
         before = pipeline(src, trg)
@@ -204,12 +204,12 @@ def test_tracing_keeps_nothing(weights: Path):
 @pytest.mark.usefixtures("quick")
 def test_a_file_that_differs_is_not_left(weights: Path, tmp_path: Path, monkeypatch, capsys):
     def wrong(model, precision: str) -> None:
-        shrink(model, precision)
+        quantize_weights(model, precision)
         for tensor in model.graph.initializer:
             if tensor.name.endswith(".scales"):
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[::-1], tensor.name))
 
-    monkeypatch.setattr(exporting, "shrink", wrong)
+    monkeypatch.setattr(exporting, "quantize_weights", wrong)
     monkeypatch.setitem(exporting.TOLERANCE, "int8", Parity(np.inf, 0.001, np.inf, np.inf))
     out = tmp_path / "model.onnx"
     out.write_text("what was there")

@@ -148,7 +148,7 @@ class TestResult:
 
     def test_heat_is_the_distribution_whose_mean_is_the_match(self, matcher: Matcher, photo: np.ndarray):
         pair = matcher.match(photo, photo, [[0.0, 0.0]]).pair
-        heat = pair.heat([0.0, 0.0])
+        heat = pair.heatmap([0.0, 0.0])
         assert heat.sum() == pytest.approx(1)
         xs = np.linspace(0, photo.shape[1], heat.shape[1])
         assert (heat.sum(axis=0) * xs).sum() == pytest.approx(pair.points([[0.0, 0.0]]).keypoints1[0, 0], abs=0.5)
@@ -156,22 +156,22 @@ class TestResult:
     def test_uncalibrated_finds_all_calibrated_may_not(self, matcher: Matcher, photo: np.ndarray):
         sharp = matcher.match(photo, photo, [[50.0, 30.0]])
         assert not sharp.calibrated
-        assert sharp.found.all()
+        assert sharp.is_match.all()
         unsure = Matcher(matcher.model, matcher.config, "cpu", Calibration(-50.0, 0.0, 0.0))
         matcher.model.backbone.train()
         found = unsure.match(photo, photo, [[50.0, 30.0]])
         assert found.calibrated
-        assert not found.found.any()
+        assert not found.is_match.any()
         assert found.confidence[0] < 1e-6
 
     def test_sure_is_the_sharper_half_or_what_is_found(self, matcher: Matcher, photo: np.ndarray):
         sharp = matcher.match(photo, photo)
         n = len(sharp.confidence)
-        assert n / 2 <= sharp.sure.sum() <= n / 2 + 1
-        assert sharp.confidence[sharp.sure].min() >= sharp.confidence[~sharp.sure].max()
+        assert n / 2 <= sharp.reliable.sum() <= n / 2 + 1
+        assert sharp.confidence[sharp.reliable].min() >= sharp.confidence[~sharp.reliable].max()
         certain = Matcher(matcher.model, matcher.config, "cpu", Calibration(50.0, 0.0, 0.0))
         matcher.model.backbone.train()
-        assert certain.match(photo, photo).sure.all()
+        assert certain.match(photo, photo).reliable.all()
 
     def test_it_draws_itself(self, matcher: Matcher, photo: np.ndarray, tmp_path: Path):
         matcher.match(photo, photo, [[50.0, 30.0]]).draw(tmp_path / "picture.png")
@@ -180,13 +180,13 @@ class TestResult:
 
     def test_it_draws_its_flow_and_the_heat_of_a_point(self, matcher: Matcher, photo: np.ndarray, tmp_path: Path):
         pair = matcher.match(photo, photo[::2], [[50.0, 30.0]]).pair
-        for picture, figure in (("flow.png", pair.draw_flow), ("heat.png", partial(pair.draw_heat, [50.0, 30.0]))):
+        for picture, figure in (("flow.png", pair.draw_flow), ("heat.png", partial(pair.draw_heatmap, [50.0, 30.0]))):
             drawn = figure(tmp_path / picture, "title")
             assert "title" in [text.get_text() for text in drawn.texts]
             with Image.open(tmp_path / picture) as image:
                 assert image.size[0] > 100
         with pytest.raises(InputError, match="lies outside the image of 200 × 120"):
-            pair.draw_heat([500.0, 30.0])
+            pair.draw_heatmap([500.0, 30.0])
 
 
 def test_tensors(matcher: Matcher, photo: np.ndarray):

@@ -19,7 +19,7 @@ from transformatcher.errors import InputError
 from transformatcher.images import image_size
 from transformatcher.inference.calibration import Calibration
 from transformatcher.inference.matcher import Matcher
-from transformatcher.inference.propagate import Guess, elect, find_targets, propagate, to_record
+from transformatcher.inference.propagate import KeypointEstimate, find_targets, propagate, to_record, vote_keypoints
 
 POINTS = {"one": (40, 30), "two": (150, 30), "three": (100, 90)}
 
@@ -137,7 +137,7 @@ class TestFile:
     @pytest.mark.parametrize("points", [[[0.0, 0.0]], [[30.0, 20.0]], [[3.0, 5.0], [3.0, 15.0]], [[-1.0, 31.0]]])
     def test_boxes_are_never_empty_and_never_outside(self, points):
         n = len(points)
-        guess = Guess(np.array(points), np.ones(n), np.zeros(n, dtype=int))
+        guess = KeypointEstimate(np.array(points), np.ones(n), np.zeros(n, dtype=int))
         item = an_object()
         (note,) = to_record("x.png", (20, 30), {"thing": guess}, {"thing": [item]}, None)["annotations"]
         x, y, w, h = note["bbox"]
@@ -155,24 +155,24 @@ def an_object() -> module.AnnotatedObject:
 class TestVote:
     def test_of_two_the_surer(self):
         kps = np.array([[[10.0, 10.0], [0.0, 0.0]], [[80.0, 80.0], [50.0, 50.0]]])
-        guess = elect(kps, np.array([[0.3, 0.0], [0.4, 0.2]]), 100)
+        guess = vote_keypoints(kps, np.array([[0.3, 0.0], [0.4, 0.2]]), 100)
         assert guess.chosen.tolist() == [1, 1]
         assert guess.kps_px.tolist() == [[80, 80], [50, 50]]
         assert guess.confidence.tolist() == [0.4, 0.2]
 
     def test_two_that_agree_beat_one_that_is_a_little_surer(self):
         kps = np.array([[[10.0, 10.0]], [[12.0, 10.0]], [[80.0, 80.0]]])
-        assert elect(kps, np.array([[0.5], [0.4], [0.6]]), 100).chosen.tolist() == [0]
-        assert elect(kps, np.array([[0.1], [0.1], [0.9]]), 100).chosen.tolist() == [2]
+        assert vote_keypoints(kps, np.array([[0.5], [0.4], [0.6]]), 100).chosen.tolist() == [0]
+        assert vote_keypoints(kps, np.array([[0.1], [0.1], [0.9]]), 100).chosen.tolist() == [2]
 
     def test_a_keypoint_that_no_reference_shows(self):
-        guess = elect(np.zeros((2, 1, 2)), np.zeros((2, 1)), 100)
+        guess = vote_keypoints(np.zeros((2, 1, 2)), np.zeros((2, 1)), 100)
         assert guess.confidence.tolist() == [0]
 
     def test_against_a_loop(self):
         rng = np.random.default_rng(0)
         kps, confidence = rng.uniform(0, 50, (4, 6, 2)), rng.uniform(0.1, 1, (4, 6)) * (rng.random((4, 6)) < 0.7)
-        guess = elect(kps, confidence, 50)
+        guess = vote_keypoints(kps, confidence, 50)
         for n in range(6):
             support = []
             for r in range(4):

@@ -9,7 +9,7 @@ from helpers.training import tiny_tables, write_benchmark
 from transformatcher.cli.main import main
 from transformatcher.config import SourceConfig, to_plain
 from transformatcher.errors import InputError
-from transformatcher.files import alone_in
+from transformatcher.files import exclusive_lock
 from transformatcher.models.build import build_refiner
 from transformatcher.training import ablation as ablate
 from transformatcher.training.ablation import RESULT, gather, known_studies, read_study, run_study
@@ -192,7 +192,7 @@ class TestRunStudy:
             ablate.run_task(task, [], torch.device("cpu"), keep_weights=False)
         assert seen == [True]
         (task.out / "last.safetensors").unlink()
-        with alone_in(task.out), pytest.raises(InputError, match="another process is writing there"):
+        with exclusive_lock(task.out), pytest.raises(InputError, match="another process is writing there"):
             ablate.run_task(task, [], torch.device("cpu"), keep_weights=False)
 
     def test_inputs_that_are_not_there(self, study_file, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from transformatcher.config import run_config
 from transformatcher.data.image_cache import ImageStore
 from transformatcher.data.loader import Augmentation, Draws, TrainingPairs, open_store
 from transformatcher.errors import InputError
-from transformatcher.files import alone_in
+from transformatcher.files import exclusive_lock
 from transformatcher.inference.checkpoint import load_checkpoint
 from transformatcher.models import weights_io as tensors_module
 from transformatcher.training.distributed import Team
@@ -101,7 +101,7 @@ class TestRunFolder:
         assert any(not torch.equal(last[f"average.{key}"], last[f"model.{key}"]) for key in best)
 
     def test_two_processes_do_not_share_a_folder(self, benchmark: Path, tmp_path: Path):
-        with alone_in(tmp_path), pytest.raises(InputError, match="another process is writing there"):
+        with exclusive_lock(tmp_path), pytest.raises(InputError, match="another process is writing there"):
             train(tiny_config(benchmark), tmp_path, CPU)
         assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,7 @@ import pytest
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.errors import InputError
 from transformatcher.inference.matcher import EncodedPhoto, MatchedPair
-from transformatcher.inference.propagate import elect
+from transformatcher.inference.propagate import vote_keypoints
 from transformatcher.web.coco import from_coco, to_coco
 from transformatcher.web.refusal import RefusedError
 from transformatcher.web.session import XY, Limits, Photo, Placement, Session, Store, vote
@@ -26,10 +26,10 @@ class FakePair(MatchedPair):
     def points(self, points: np.ndarray) -> Any:
         n = len(points)
         return SimpleNamespace(
-            keypoints1=points + self.by, confidence=np.full(n, self.confidence), found=np.full(n, self.found)
+            keypoints1=points + self.by, confidence=np.full(n, self.confidence), is_match=np.full(n, self.found)
         )
 
-    def heat(self, point: np.ndarray) -> np.ndarray:
+    def heatmap(self, point: np.ndarray) -> np.ndarray:
         heat = np.zeros((5, 5))
         heat[int(point[1]) % 5, int(point[0]) % 5] = 0.5
         return heat
@@ -73,7 +73,7 @@ class TestWhoseWordCounts:
                  for column in range(6) if confidence[row, column]}
                 for row in range(4)
             ]  # fmt: skip
-            guess = elect(kps_px, confidence, 100)
+            guess = vote_keypoints(kps_px, confidence, 100)
             elected = vote(said, (80, 100))
             assert elected.keys() == {column for column in range(6) if confidence[:, column].any()}
             for column, placement in elected.items():

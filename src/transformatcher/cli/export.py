@@ -14,7 +14,7 @@ from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.pairs import subsample_evenly
 from transformatcher.errors import InputError
 from transformatcher.evaluation.export_scores import ExportScore, compare
-from transformatcher.inference.export import NotTheSame, in_words
+from transformatcher.inference.export import ParityError, format_parity
 from transformatcher.inference.export import export as export_matcher
 
 ALPHAS = (0.05, 0.1, 0.15)
@@ -36,7 +36,7 @@ def export(args: argparse.Namespace) -> int:
     STDERR.print(f"exporting {description}, images of {h} × {w}; a minute or two", highlight=False)
     try:
         parity, allowed = export_matcher(matcher, path, args.precision)
-    except NotTheSame as found:
+    except ParityError as found:
         STDERR.print(str(found), highlight=False)
         return 1
     rows = compare(matcher, path, pairs, args.benchmark, ALPHAS) if pairs else []
@@ -46,7 +46,7 @@ def export(args: argparse.Namespace) -> int:
         print(json.dumps(report | {"measured": [asdict(row) for row in rows]}, indent=2))
         return 0
     print(f"{path}: {megabytes:.1f} MB, {args.precision}, images of {h} × {w}, any number of pairs")
-    print(f"parity: differs from the model by {in_words(parity)}\nallowed: {in_words(allowed)}")
+    print(f"parity: differs from the model by {format_parity(parity)}\nallowed: {format_parity(allowed)}")
     if rows:
         _print_measured(rows, f"{args.benchmark} {args.split}, {len(pairs)} pairs, one at a time on a CPU")
     return 0

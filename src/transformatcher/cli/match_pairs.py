@@ -14,7 +14,7 @@ from transformatcher.inference.bulk.parquet_shards import (
     CACHE_BYTES,
     PART_PAIRS,
     Progress,
-    Share,
+    WorkerShare,
     match_list,
     need_pyarrow,
 )
@@ -36,7 +36,7 @@ def match_pairs(args: argparse.Namespace) -> int:
         raise InputError("--pairs needs --out: a folder for the Parquet files")
     out = named_folder(args.out)
     need_pyarrow()
-    share = Share.of_environment()
+    share = WorkerShare.of_environment()
     set_threads(args.threads)
     if args.device in ("auto", "cuda") and share.world > 1:
         args.device = own_device(args.device)

@@ -55,7 +55,7 @@ from transformatcher.inference.calibration import (
     save_calibration,
 )
 from transformatcher.inference.checkpoint import CONFIG
-from transformatcher.inference.matcher import NO_MATCH, pick_device
+from transformatcher.inference.matcher import MATCH_THRESHOLD, pick_device
 from transformatcher.models.weights_io import hash_tensors
 from transformatcher.schema import ImagePair, Size
 from transformatcher.viz.pictures import draw_errors, save_figure
@@ -132,7 +132,7 @@ def calibrate(args: argparse.Namespace) -> int:
     for name, (kind, peak, drifts, right) in judged.items():
         confidence = calibration(peak, drifts)
         bins, trade_off = reliability(confidence, right), roc(confidence, right)
-        kept = confidence >= NO_MATCH
+        kept = confidence >= MATCH_THRESHOLD
         report[name] = {
             "threshold": kind, "alpha": alpha, "points": len(right), "right": round(100 * right.mean(), 1),
             "calibration_error": round(bins.error, 4), "auc": round(trade_off.area, 4),
@@ -146,8 +146,9 @@ def calibrate(args: argparse.Namespace) -> int:
         if len(lost):
             both = roc(np.concatenate([confidence, lost]), np.concatenate([right, np.zeros(len(lost), dtype=bool)]))
             report[name] |= {
-                "absent_found": round(100 * (lost >= NO_MATCH).mean(), 1), "auc_with_absent": round(both.area, 4),
-            }  # fmt: skip
+                "absent_found": round(100 * (lost >= MATCH_THRESHOLD).mean(), 1),
+                "auc_with_absent": round(both.area, 4),
+            }
             curves_with_absent[name] = both.false_alarms.tolist(), both.hits.tolist()
     if args.plot:
         save_figure(plot_confidence(curves, curves_with_absent), Path(args.plot))

@@ -24,7 +24,7 @@ from transformatcher.files import is_file, read_json
 from transformatcher.inference.calibration import (
     load_calibration,
 )
-from transformatcher.inference.checkpoint import SHIPPED, SHIPPED_WORDS, find_checkpoint, load_checkpoint
+from transformatcher.inference.checkpoint import SHIPPED, SHIPPED_DESCRIPTION, find_checkpoint, load_checkpoint
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.backbones.resnet import backbone_of, load_backbone_weights
 from transformatcher.models.build import build_matcher
@@ -60,7 +60,7 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
             raise InputError("--config and --backbone… go with --refiner none; a trained model's are fixed")
         model, config = load_checkpoint(_checkpoint(args), parse_overrides(args.settings))
         changed = f" with {', '.join(args.settings)}" if args.settings else ""
-        return model, config, (args.weights or SHIPPED_WORDS) + changed
+        return model, config, (args.weights or SHIPPED_DESCRIPTION) + changed
     if not args.backbone_weights:
         raise InputError(
             "--refiner none needs --backbone-weights: a .safetensors file, a torchvision name such as IMAGENET1K_V1 "

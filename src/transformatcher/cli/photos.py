@@ -63,7 +63,7 @@ def match(args: argparse.Namespace) -> int:
         for picture in flow:
             matches.pair.draw_flow(picture, description)
         for point, picture in zip(points or [], heat, strict=False):
-            matches.pair.draw_heat(point, picture, description)
+            matches.pair.draw_heatmap(point, picture, description)
         if args.json:
             names_of = {"names": list(named)} if named else {}
             report.append(names_of | _as_json(matches) | ({"target": target} if len(args.trg) > 1 else {}))
@@ -111,7 +111,7 @@ def picture_names(
 
 def _as_json(matches: MatchedPoints) -> dict[str, Any]:
     numbers = {name: getattr(matches, name).round(3).tolist() for name in ("keypoints0", "keypoints1", "confidence")}
-    return numbers | {"found": matches.found.tolist(), "calibrated": matches.calibrated}
+    return numbers | {"is_match": matches.is_match.tolist(), "calibrated": matches.calibrated}
 
 
 def warp(args: argparse.Namespace) -> int:
@@ -124,7 +124,7 @@ def warp(args: argparse.Namespace) -> int:
     set_threads(args.threads)
     matcher, description = load_matcher(args)
     matches = matcher.match(args.src, args.trg, points)
-    used = matches.found if points is not None else matches.sure
+    used = matches.is_match if points is not None else matches.reliable
     if used.sum() < 3:
         raise InputError(
             f"{used.sum()} of {len(used)} {'keypoints' if points is not None else 'grid cells'} of {args.src} found on "
@@ -218,13 +218,13 @@ def serve(args: argparse.Namespace) -> int:
 def _print_matches(matches: MatchedPoints, src: str, trg: str, names: list[str], most: int = 20) -> None:
     """Those that have names all; of the many found by themselves, the surest."""
     n = len(matches.keypoints0)
-    order = range(n) if names else [i for i in np.argsort(-matches.confidence).tolist() if matches.found[i]][:most]
+    order = range(n) if names else [i for i in np.argsort(-matches.confidence).tolist() if matches.is_match[i]][:most]
     table = Table(title=f"{n} points of {src} on {trg}" + (f", the {len(order)} surest" if len(order) < n else ""))
     for name in ("point", f"{src} x, y", f"{trg} x, y", "confidence" if matches.calibrated else "sharpness"):
         table.add_column(name, justify="right")
     for index in order:
         (x0, y0), (x1, y1) = matches.keypoints0[index], matches.keypoints1[index]
         label = names[index] if names else str(index + 1)
-        place = f"{x1:.1f}, {y1:.1f}" if matches.found[index] else f"no match ({x1:.1f}, {y1:.1f})"
+        place = f"{x1:.1f}, {y1:.1f}" if matches.is_match[index] else f"no match ({x1:.1f}, {y1:.1f})"
         table.add_row(label, f"{x0:.1f}, {y0:.1f}", place, f"{matches.confidence[index]:.3f}")
     STDOUT.print(table)

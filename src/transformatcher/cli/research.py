@@ -36,7 +36,7 @@ from transformatcher.evaluation.predict import RUN
 from transformatcher.evaluation.scores import parse_alphas
 from transformatcher.files import write_text
 from transformatcher.images import read_image
-from transformatcher.inference.checkpoint import SHIPPED, SHIPPED_WORDS, load_checkpoint
+from transformatcher.inference.checkpoint import SHIPPED, SHIPPED_DESCRIPTION, load_checkpoint
 from transformatcher.inference.matcher import pick_device
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.models.weights_io import hash_tensors
@@ -63,7 +63,7 @@ def nonlocality(args: argparse.Namespace) -> int:
     words = ["--benchmark", args.benchmark, "--root", FOLDERS[args.benchmark], *(["--split", split] if split else [])]
     words += [*_weights_words(args), *(["--limit", str(args.limit)] if args.limit else [])]
     data = f"{FOLDERS[args.benchmark]} {split or ''}".strip()
-    name = f"{'shipped model' if description == SHIPPED_WORDS else description}, {data}"
+    name = f"{'shipped model' if description == SHIPPED_DESCRIPTION else description}, {data}"
     summary = {"command": _command("nonlocality", *words, "--out", _shown(out)), "model": name, **summarise(measured)}
     files = {"summary": write_summary(out, summary), "plot": out / "nonlocality.png"}
     save_figure(plot_nonlocality(summary, name), files["plot"])
@@ -189,7 +189,7 @@ def _load(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
     """A trained model with additive attention, its config, and where its weights come from."""
     model, config = load_checkpoint(Path(args.weights) if args.weights else SHIPPED)
     additive_layers(model.refiner)
-    return model, config, args.weights or SHIPPED_WORDS
+    return model, config, args.weights or SHIPPED_DESCRIPTION
 
 
 def _weights_words(args: argparse.Namespace) -> list[str]:

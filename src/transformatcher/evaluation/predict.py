@@ -15,7 +15,7 @@ import torch
 from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
 from transformatcher.errors import InputError
-from transformatcher.files import alone_in, appended, read_json, whole_lines, write_text
+from transformatcher.files import append_lines, complete_lines, exclusive_lock, read_json, write_text
 from transformatcher.models.flow import cycle_error, swap_source_target
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.models.transformatcher import TransforMatcher
@@ -71,12 +71,12 @@ def predict_to_disk(
         overwrite: throw away what is there, whatever run it came from.
         track: called with the numbers of pairs done and in all.
     """
-    with alone_in(out):
+    with exclusive_lock(out):
         path = _prepare_folder(out, run, overwrite)
         done = {prediction.name for prediction in _read_lines(path)} if path.exists() else set()
         todo = [pair for pair in pairs if pair.name not in done]
         track(len(pairs) - len(todo), len(pairs))
-        with appended(path) as write:
+        with append_lines(path) as write:
             for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, threads), 1):
                 write(json.dumps(asdict(prediction)))
                 track(len(pairs) - len(todo) + count, len(pairs))
@@ -190,7 +190,7 @@ def read_run(out: Path) -> dict[str, Any]:
 def _read_lines(path: Path) -> Iterator[Prediction]:
     """Every whole line, each of another pair."""
     names = set()
-    for number, line in enumerate(whole_lines(path), 1):
+    for number, line in enumerate(complete_lines(path), 1):
         try:
             prediction = Prediction(**json.loads(line))
             _check_prediction(prediction)

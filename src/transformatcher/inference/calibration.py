@@ -13,7 +13,7 @@ from transformatcher.errors import InputError
 from transformatcher.files import read_json, write_text
 
 CALIBRATION = "calibration.json"  # beside a checkpoint's weights
-NEAREST = 0.02  # drifts below this, in [-1, 1]², are all alike: a fraction of a cell
+MIN_CYCLE_ERROR = 0.02  # drifts below this, in [-1, 1]², are all alike: a fraction of a cell
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Calibration:
 
 
 def _features(peak: Float[np.ndarray, " n"], drift: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 3"]:
-    return np.stack([np.ones_like(peak), np.log(peak.clip(1e-6)), np.log(drift.clip(NEAREST))], axis=1)
+    return np.stack([np.ones_like(peak), np.log(peak.clip(1e-6)), np.log(drift.clip(MIN_CYCLE_ERROR))], axis=1)
 
 
 def fit_calibration(

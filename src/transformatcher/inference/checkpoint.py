@@ -20,7 +20,7 @@ from transformatcher.models.weights_io import halved, load_strictly, read_safete
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 SHIPPED = Path(__file__).parents[1] / "weights"  # the model that comes with the package, with its card
-SHIPPED_WORDS = "the model that ships with transformatcher"
+SHIPPED_DESCRIPTION = "the model that ships with transformatcher"
 
 
 class _NoDraws(TorchFunctionMode):

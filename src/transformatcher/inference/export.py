@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from transformatcher import __version__
 from transformatcher.coords import grid_norm, norm_to_px
 from transformatcher.errors import InputError
-from transformatcher.files import write_whole
+from transformatcher.files import atomic_write
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD, read_image, resize
-from transformatcher.inference.calibration import NEAREST, Calibration
+from transformatcher.inference.calibration import MIN_CYCLE_ERROR, Calibration
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.backbones.resnet import ResNetFeatures
 from transformatcher.models.flow import cycle_error, swap_source_target
@@ -44,7 +44,7 @@ LARGE = 1024  # numbers: tensors of fewer are left in float32, whatever the prec
 GROUP = 16  # numbers of a filter that share a scale in int8
 
 
-class Pipeline(nn.Module):
+class ExportWrapper(nn.Module):
     """Pixels of both images → flow and confidence: all that lies between a resized photo and an answer.
 
     Args:
@@ -84,7 +84,7 @@ class Pipeline(nn.Module):
         drifts = cycle_error(back, cells, forth.trg_norm.flatten(1, 2)).reshape(b, h, w)
         weights = self.calibration
         sharpness = weights.sharpness * forth.peak.clamp(min=1e-6).log()
-        return (weights.bias + sharpness + weights.consistency * drifts.clamp(min=NEAREST).log()).sigmoid()
+        return (weights.bias + sharpness + weights.consistency * drifts.clamp(min=MIN_CYCLE_ERROR).log()).sigmoid()
 
 
 # ---------------------------------------------------------------- writing
@@ -109,17 +109,17 @@ TOLERANCE: dict[Precision, Parity] = {
 }
 
 
-class NotTheSame(Exception):  # noqa: N818 (a finding, not a fault of the caller)
+class ParityError(Exception):
     """An exported file does not compute what its matcher does."""
 
     def __init__(self, parity: Parity, allowed: Parity) -> None:
         super().__init__(
-            f"the exported file differs from the model by {in_words(parity)}, where at most {in_words(allowed)} is "
-            "allowed; nothing was written"
+            f"the exported file differs from the model by {format_parity(parity)}, "
+            f"where at most {format_parity(allowed)} is allowed; nothing was written"
         )
 
 
-def in_words(parity: Parity) -> str:
+def format_parity(parity: Parity) -> str:
     """The figures that count, in a sentence's middle."""
     flow = [f"{value:.2g} px of flow {word}" for word, value in
             (("at most", parity.flow_px), ("on average", parity.flow_mean_px)) if np.isfinite(value)]  # fmt: skip
@@ -150,12 +150,12 @@ def export(matcher: Matcher, path: Path, precision: Precision = "float32") -> tu
             new.write_bytes(onnx_model(program, matcher, precision).SerializeToString())
         else:
             with new.open("wb") as file:
-                torch.export.save(program, file, extra_files={"transformatcher.json": json.dumps(notes(matcher))})
+                torch.export.save(program, file, extra_files={"transformatcher.json": json.dumps(metadata(matcher))})
         found.append(parity(matcher, runner(new, format)))
         if any(value > getattr(allowed, name) for name, value in vars(found[0]).items()):
-            raise NotTheSame(found[0], allowed)
+            raise ParityError(found[0], allowed)
 
-    write_whole(path, write)
+    atomic_write(path, write)
     return found[0], allowed
 
 
@@ -179,13 +179,13 @@ def traced(matcher: Matcher) -> torch.export.ExportedProgram:
     images = torch.zeros(2, 3, h, w, 3, dtype=torch.uint8)  # three pairs: one or two would be taken for fixed
     batch = torch.export.Dim("batch", max=MOST)
     with torch.no_grad(), _quiet():
-        pipeline = Pipeline(matcher.model, matcher.calibration)
+        pipeline = ExportWrapper(matcher.model, matcher.calibration)
         return torch.export.export(
             pipeline, (images[0], images[1]), dynamic_shapes=({0: batch}, {0: batch}), strict=False
         )
 
 
-def notes(matcher: Matcher) -> dict[str, str]:
+def metadata(matcher: Matcher) -> dict[str, str]:
     """What a file says of itself."""
     h, w = matcher.config.image_size
     return {
@@ -204,10 +204,10 @@ def onnx_model(
 ) -> "onnx.ModelProto":
     """The graph in ONNX, with notes on what it takes."""
     model = translated(program)
-    for key, value in (notes(matcher) | {"precision": precision}).items():
+    for key, value in (metadata(matcher) | {"precision": precision}).items():
         model.metadata_props.add(key=key, value=value)
     if precision != "float32":
-        shrink(model, precision)
+        quantize_weights(model, precision)
     return model
 
 
@@ -223,7 +223,7 @@ def translated(program: torch.export.ExportedProgram) -> "onnx.ModelProto":
     return made.model_proto
 
 
-def shrink(model: "onnx.ModelProto", precision: Precision) -> None:
+def quantize_weights(model: "onnx.ModelProto", precision: Precision) -> None:
     """Keep large weights as float16, or filters as int8; they are made float32 again when the file is loaded.
 
     Rounding activations, too, would be faster on some devices, but costs more than a point of PCK.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Photo = str | Path | Image.Image | np.ndarray | Tensor
 PointList = Sequence[Sequence[float | int]] | np.ndarray
 
-NO_MATCH = 0.5  # a match that is more likely wrong than right is none
+MATCH_THRESHOLD = 0.5  # a match that is more likely wrong than right is none
 SMALLEST = 4  # pixels along a side
 
 
@@ -62,15 +62,15 @@ class MatchedPoints(Matches):
         return self.pair.calibration is not None
 
     @property
-    def found(self) -> np.ndarray:
+    def is_match(self) -> np.ndarray:
         """Which points have a match at all: those more likely right than wrong. All, where that cannot be told."""
-        return self.confidence >= NO_MATCH if self.calibrated else np.ones(len(self.confidence), dtype=bool)
+        return self.confidence >= MATCH_THRESHOLD if self.calibrated else np.ones(len(self.confidence), dtype=bool)
 
     @property
-    def sure(self) -> np.ndarray:
+    def reliable(self) -> np.ndarray:
         """Which points to build on: those found; where that cannot be told, the sharper half."""
         if self.calibrated or not len(self.confidence):
-            return self.found
+            return self.is_match
         return self.confidence >= np.median(self.confidence)
 
     @property
@@ -87,7 +87,7 @@ class MatchedPoints(Matches):
         """Both photos with the matches between them, coloured by confidence; saved if a path is given."""
         from transformatcher.viz.pictures import draw_matches, save_figure  # half a second, for those who draw
 
-        threshold = NO_MATCH if self.calibrated else None
+        threshold = MATCH_THRESHOLD if self.calibrated else None
         src, trg = self.pair.src.pixels, self.pair.trg.pixels
         figure = draw_matches(src, trg, self, title, calibrated=self.calibrated, threshold=threshold)
         if path is not None:
@@ -131,7 +131,7 @@ class MatchedPair:
         return self._matches(src_norm[0, stays[0]], trg_norm[0, stays[0]])
 
     @torch.inference_mode()
-    def heat(self, point: Sequence[float | int] | np.ndarray) -> Float[np.ndarray, "h w"]:
+    def heatmap(self, point: Sequence[float | int] | np.ndarray) -> Float[np.ndarray, "h w"]:
         """The match distribution of one point of the source over a grid on the target; it sums to one."""
         (x, y) = check_points(np.asarray(point)[None], self.src.size, "source point")[0]
         norm = torch.from_numpy(px_to_norm(np.array([[x, y]]), self.src.size)).float().to(self.refined.device)
@@ -142,7 +142,7 @@ class MatchedPair:
         return self.model.readout.distribution(one)[0, 0, 0].double().cpu().numpy()
 
     @torch.inference_mode()
-    def carry(self, src_norm: Float[Tensor, "n 2"]) -> tuple[Float[Tensor, "n 2"], Float[np.ndarray, " n"]]:
+    def warp_points(self, src_norm: Float[Tensor, "n 2"]) -> tuple[Float[Tensor, "n 2"], Float[np.ndarray, " n"]]:
         """Points of the source, as [-1, 1]² → where the flow carries them on the target, and how sure that is."""
         trg_norm = bilinear_sample(self._forth.trg_norm, src_norm[None])[0]
         return trg_norm, self._confidence(src_norm, trg_norm)
@@ -175,14 +175,14 @@ class MatchedPair:
             save_figure(figure, Path(path))
         return figure
 
-    def draw_heat(
+    def draw_heatmap(
         self, point: Sequence[float | int] | np.ndarray, path: str | Path | None = None, title: str = ""
     ) -> "matplotlib.figure.Figure":
         """Where on the target one point of the source might be, as a heat map; saved if a path is given."""
         from transformatcher.viz.pictures import draw_heatmap, save_figure
 
         place = np.asarray(point, dtype=np.float64)
-        figure = draw_heatmap(self.src.pixels, self.trg.pixels, place, self.heat(point), title)
+        figure = draw_heatmap(self.src.pixels, self.trg.pixels, place, self.heatmap(point), title)
         if path is not None:
             save_figure(figure, Path(path))
         return figure

@@ -17,8 +17,8 @@ from transformatcher import __version__
 from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject, box_around, find_coco, load_coco_objects
 from transformatcher.errors import InputError
-from transformatcher.files import appended, read_json, whole_lines, write_text
-from transformatcher.inference.matcher import NO_MATCH, EncodedPhoto, Matcher, check_points, to_pixels
+from transformatcher.files import append_lines, complete_lines, read_json, write_text
+from transformatcher.inference.matcher import MATCH_THRESHOLD, EncodedPhoto, Matcher, check_points, to_pixels
 from transformatcher.models.weights_io import hash_tensors
 from transformatcher.schema import Size
 
@@ -29,7 +29,7 @@ References = Mapping[str, Sequence[AnnotatedObject]]  # by category
 
 
 @dataclass(frozen=True)
-class Guess:
+class KeypointEstimate:
     """The keypoints of one category on one photo."""
 
     kps_px: Float[np.ndarray, "n 2"]
@@ -38,7 +38,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Propagated:
+class PropagationSummary:
     """What a run came to."""
 
     out: str
@@ -62,7 +62,7 @@ def propagate(
     threads: int = 2,
     overwrite: bool = False,
     track: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Propagated:
+) -> PropagationSummary:
     """Carry annotated keypoints over to every image that has none, and write them as a COCO-keypoint file.
 
     Each image's result is appended to ``<out>.partial`` as it comes; the same call goes on where another was stopped.
@@ -104,10 +104,10 @@ def propagate(
     todo = [name for name in names if name not in done]
     track(len(names) - len(todo), len(names))
     if todo:
-        carrier = Carrier(matcher, references)
+        carrier = KeypointPropagator(matcher, references)
         if not done:
             write_text(partial, json.dumps({"run": run}) + "\n")
-        with appended(partial) as write:
+        with append_lines(partial) as write:
             for pixels_of, faults in _decoded(root, todo, batch, threads):
                 failed |= faults
                 for (name, pixels), guesses in zip(pixels_of.items(), carrier(list(pixels_of.values())), strict=True):
@@ -131,7 +131,7 @@ def propagate(
     partial.unlink(missing_ok=True)
     looked_for = sum(len(item[0].kp_names) for item in references.values()) * len(records)
     found = sum(note["num_keypoints"] for note in notes["annotations"])
-    return Propagated(str(out), len(records), len(notes["annotations"]), found, looked_for - found, failed)
+    return PropagationSummary(str(out), len(records), len(notes["annotations"]), found, looked_for - found, failed)
 
 
 # ---------------------------------------------------------------- what is carried over, and to where
@@ -197,7 +197,7 @@ def _images_in(folder: Path) -> list[Path]:
 # ---------------------------------------------------------------- prediction
 
 
-class Carrier:
+class KeypointPropagator:
     """Photos in, the keypoints of every category on each out; the references' features are computed once.
 
     Args:
@@ -213,7 +213,7 @@ class Carrier:
             for item in group:
                 _check_reference(item, self.photos[item.image].size)
 
-    def __call__(self, pixels: Sequence[UInt8[np.ndarray, "_ _ 3"]]) -> list[dict[str, Guess]]:
+    def __call__(self, pixels: Sequence[UInt8[np.ndarray, "_ _ 3"]]) -> list[dict[str, KeypointEstimate]]:
         """The category → guess of each photo."""
         if not pixels:
             return []
@@ -230,12 +230,14 @@ class Carrier:
                             kps_px[target][name][row, item.visible] = matches.keypoints1
                             confidence[target][name][row, item.visible] = matches.confidence
         return [
-            {name: elect(kps_px[i][name], confidence[i][name], max(photo.size)) for name in self.references}
+            {name: vote_keypoints(kps_px[i][name], confidence[i][name], max(photo.size)) for name in self.references}
             for i, photo in enumerate(targets)
         ]
 
 
-def elect(kps_px: Float[np.ndarray, "r n 2"], confidence: Float[np.ndarray, "r n"], side_px: int) -> Guess:
+def vote_keypoints(
+    kps_px: Float[np.ndarray, "r n 2"], confidence: Float[np.ndarray, "r n"], side_px: int
+) -> KeypointEstimate:
     """The answers of several references for each keypoint → the one that has most support.
 
     Each reference votes, for its own place and, fading with distance, for those around it; its vote weighs its
@@ -253,7 +255,7 @@ def elect(kps_px: Float[np.ndarray, "r n 2"], confidence: Float[np.ndarray, "r n
     support = (np.exp(-((distance / (NEAR * side_px)) ** 2) / 2) * votes[None]).sum(axis=1)  # (r, n)
     chosen = np.where(confidence > 0, support, -1.0).argmax(axis=0)  # (n,)
     column = np.arange(len(chosen))
-    return Guess(kps_px[chosen, column], confidence[chosen, column], chosen)
+    return KeypointEstimate(kps_px[chosen, column], confidence[chosen, column], chosen)
 
 
 def _check_reference(item: AnnotatedObject, size: Size) -> None:
@@ -287,7 +289,7 @@ def _decoded(
 
 
 def to_record(
-    name: str, size: Size, guesses: Mapping[str, Guess], references: References, threshold: float | None
+    name: str, size: Size, guesses: Mapping[str, KeypointEstimate], references: References, threshold: float | None
 ) -> dict[str, Any]:
     """One image with its annotations, in COCO's words but for ids; objects without one keypoint found are left out."""
     notes = []
@@ -299,7 +301,7 @@ def to_record(
     return {"file_name": name, "width": size[1], "height": size[0], "annotations": notes}
 
 
-def _note(guess: Guess, found: Bool[np.ndarray, " n"], ids: Sequence[str], size: Size) -> dict[str, Any]:
+def _note(guess: KeypointEstimate, found: Bool[np.ndarray, " n"], ids: Sequence[str], size: Size) -> dict[str, Any]:
     limits = np.array([size[1], size[0]], dtype=float)
     points = np.where(found[:, None], guess.kps_px.clip(0, limits).round(2), 0.0)
     triples = np.concatenate([points, np.where(found, 2, 0)[:, None]], axis=1)
@@ -383,7 +385,7 @@ def _difference(key: str, before: object, now: object) -> str:
 def _read_partial(partial: Path) -> list[dict[str, Any]]:
     """What a stopped run was made of, then its records."""
     try:
-        lines = [json.loads(line) for line in whole_lines(partial)]
+        lines = [json.loads(line) for line in complete_lines(partial)]
     except OSError as error:
         raise InputError(f"{partial}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
@@ -399,7 +401,7 @@ def _read_partial(partial: Path) -> list[dict[str, Any]]:
 def _check_threshold(threshold: float | None, *, calibrated: bool) -> float | None:
     """The confidence that a keypoint needs; None where confidence cannot say that there is no match."""
     if threshold is None:
-        return NO_MATCH if calibrated else None
+        return MATCH_THRESHOLD if calibrated else None
     if not calibrated:
         raise InputError(
             "--threshold: this model's confidence is not calibrated, so it cannot tell what has no match; "

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
-from transformatcher.files import write_whole
+from transformatcher.files import atomic_write
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -42,7 +42,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         except SafetensorError as error:
             raise OSError(str(error)) from error
 
-    write_whole(path, write)
+    atomic_write(path, write)
 
 
 def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:

@@ -21,7 +21,7 @@ from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluation.scores import PUBLISHED_KIND
 from transformatcher.evaluation.speed import cost
-from transformatcher.files import alone_in, read_json, write_text
+from transformatcher.files import exclusive_lock, read_json, write_text
 from transformatcher.inference.checkpoint import load_checkpoint
 from transformatcher.training.distributed import Team
 from transformatcher.training.objective import Validation, load_validation, measure, rehearse, set_name, start_model
@@ -273,7 +273,7 @@ def run_task(task: Task, sets: Sequence[SourceConfig], device: torch.device, kee
     config = task.config
     resume = (task.out / LAST).is_file()
     if not resume and task.out.exists():  # killed before its first checkpoint
-        with alone_in(task.out):  # or still at work, in another process
+        with exclusive_lock(task.out):  # or still at work, in another process
             shutil.rmtree(task.out)
     progress = train(config, task.out, device, resume=resume, pictures=False)
     model, _ = load_checkpoint(task.out / BEST)

@@ -32,7 +32,7 @@ from transformatcher.data.pairs import read_pair
 from transformatcher.errors import InputError
 from transformatcher.evaluation.metrics import ALPHAS
 from transformatcher.evaluation.predict import predict_batch
-from transformatcher.files import alone_in, read_json, write_text
+from transformatcher.files import exclusive_lock, read_json, write_text
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.models.backbones.resnet import ResNetFeatures
 from transformatcher.models.transformatcher import TransforMatcher
@@ -392,7 +392,7 @@ def train(
     team = team or Team()
     check_folder(out, config, resume)
     team.wait()
-    with alone_in(out) if team.leads else nullcontext():
+    with exclusive_lock(out) if team.leads else nullcontext():
         trainer = Trainer(config, out, device, team, report, pictures=pictures)
         if team.leads and not resume:
             describe_run(out, config, device)

@@ -22,7 +22,7 @@ from matplotlib.typing import ColorType
 from PIL import Image
 
 from transformatcher.coords import cell_to_norm, norm_to_px
-from transformatcher.files import write_whole
+from transformatcher.files import atomic_write
 from transformatcher.schema import Matches, Size
 
 COLOURS = "cividis"  # even in lightness, and the same to most colour-blind eyes
@@ -385,4 +385,4 @@ def _sample(shape: str, colour: str, label: str) -> Line2D:
 
 def save_figure(figure: Figure, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a figure, in the format its ending names and with ``metadata`` of that format, whole or not at all."""
-    write_whole(path, lambda new: figure.savefig(new, format=path.suffix[1:].lower(), metadata=metadata))
+    atomic_write(path, lambda new: figure.savefig(new, format=path.suffix[1:].lower(), metadata=metadata))

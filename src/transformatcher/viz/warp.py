@@ -14,7 +14,7 @@ from scipy.spatial import ConvexHull
 
 from transformatcher.coords import px_to_norm
 from transformatcher.errors import InputError
-from transformatcher.files import write_whole
+from transformatcher.files import atomic_write
 from transformatcher.schema import Size
 
 NODES = 160  # along each side: a spline is smooth, so between them bilinear interpolation is enough
@@ -124,7 +124,7 @@ def save_warped(path: Path, warped: UInt8[np.ndarray, "h w 3"], mask: Bool[np.nd
     if path.suffix.lower() not in (".png", ".webp"):
         raise InputError(f"{path}: a picture with transparency ends in .png or .webp")
     pixels = np.dstack([warped, np.where(mask, np.uint8(255), np.uint8(0))])
-    write_whole(path, lambda new: Image.fromarray(pixels).save(new, format=path.suffix[1:].upper()))
+    atomic_write(path, lambda new: Image.fromarray(pixels).save(new, format=path.suffix[1:].upper()))
 
 
 def save_animation(
@@ -158,7 +158,7 @@ def save_animation(
     stays = [hold, *[milliseconds] * (len(inked) - 2), hold][: len(inked)]
     rest, times = inked[1:] + inked[-2:0:-1], stays + stays[-2:0:-1]
     options: dict[str, Any] = {"save_all": True, "append_images": rest, "duration": times, "loop": 0}
-    write_whole(path, lambda new: inked[0].save(new, format="GIF", **options))
+    atomic_write(path, lambda new: inked[0].save(new, format="GIF", **options))
 
 
 def _merged(

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from transformatcher import __version__
 from transformatcher.errors import InputError
 from transformatcher.files import parse_json
-from transformatcher.inference.matcher import NO_MATCH, Matcher
+from transformatcher.inference.matcher import MATCH_THRESHOLD, Matcher
 from transformatcher.web.coco import category_of, from_coco, to_coco
 from transformatcher.web.job_queue import Workers
 from transformatcher.web.listening import bind
@@ -133,7 +133,7 @@ def make_app(
             version=__version__,
             local=is_local(host),
             calibrated=matcher.calibration is not None,
-            no_match=NO_MATCH,
+            no_match=MATCH_THRESHOLD,
             limits={"upload_bytes": limits.upload_bytes, "photos": limits.photos},
         )
 

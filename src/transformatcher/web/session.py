@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from transformatcher.coords import rescale_px
 from transformatcher.errors import InputError
 from transformatcher.inference.matcher import EncodedPhoto, MatchedPair, Matcher, check_points
-from transformatcher.inference.propagate import elect
+from transformatcher.inference.propagate import vote_keypoints
 from transformatcher.schema import Size
 from transformatcher.viz.warp import thin_plate_warp
 from transformatcher.web.refusal import RefusedError
@@ -92,7 +92,7 @@ class Placement:
 def vote(candidates: Iterable[Mapping[int, Placement]], size: Size) -> dict[int, Placement]:
     """What each reference says of the points it knows, on one photo of ``size`` → the placement of each to believe.
 
-    The vote is :func:`transformatcher.inference.propagate.elect`, as in the command.
+    The vote is :func:`transformatcher.inference.propagate.vote_keypoints`, as in the command.
     """
     said = [by_point for by_point in candidates if by_point]
     points = list(dict.fromkeys(point for by_point in said for point in by_point))
@@ -102,7 +102,7 @@ def vote(candidates: Iterable[Mapping[int, Placement]], size: Size) -> dict[int,
             if (placement := by_point.get(point)) and placement.at is not None:
                 kps_px[row, column] = placement.at
                 confidence[row, column] = max(placement.confidence, 1e-9)  # 0 is for those that do not know the point
-    chosen = elect(kps_px, confidence, max(size)).chosen.tolist() if points else []
+    chosen = vote_keypoints(kps_px, confidence, max(size)).chosen.tolist() if points else []
     return {point: said[row][point] for point, row in zip(points, chosen, strict=True)}
 
 
@@ -294,7 +294,7 @@ class Session:
                 (point,) = self.photos[reference].to_kept(
                     np.array([inside(at, self.photos[reference])], dtype=np.float64)
                 )
-                heat = pair.heat(point)
+                heat = pair.heatmap(point)
                 yield target, (255 * heat / heat.max()).round().astype(np.uint8)
 
     @staticmethod
@@ -303,7 +303,7 @@ class Session:
         places = target.from_kept(matches.keypoints1).tolist()
         return [
             Placement(XY(*place), float(sure), found=bool(found), reference=reference.id)
-            for place, sure, found in zip(places, matches.confidence, matches.found, strict=True)
+            for place, sure, found in zip(places, matches.confidence, matches.is_match, strict=True)
         ]
 
     # ------------------------------------------------------------ warping
@@ -332,7 +332,7 @@ class Session:
             if pair is None:
                 raise InputError(f"{target.name} is not matched yet; wait a moment.")
             matches = pair.consistent()
-            points0, points1 = matches.keypoints0[matches.sure], matches.keypoints1[matches.sure]
+            points0, points1 = matches.keypoints0[matches.reliable], matches.keypoints1[matches.reliable]
             words, smoothing = f"{len(points0)} sure matches", 0.01
         if len(points0) < FEWEST_TO_WARP:
             raise InputError(f"{words} on {target.name}: a warp takes {FEWEST_TO_WARP} or more, not on one line.")

@@ -18,9 +18,9 @@ from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.inference.bulk import encode_cache as matching
 from transformatcher.inference.bulk import parquet_shards as parts
-from transformatcher.inference.bulk.encode_cache import Cache, Seen
+from transformatcher.inference.bulk.encode_cache import CachedFeatures, FeatureCache
 from transformatcher.inference.bulk.pair_list import open_list
-from transformatcher.inference.bulk.parquet_shards import Progress, Share, match_list
+from transformatcher.inference.bulk.parquet_shards import Progress, WorkerShare, match_list
 from transformatcher.inference.calibration import Calibration, save_calibration
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.inference.matcher import Matcher
@@ -31,7 +31,7 @@ SMALL = {
     "backbone": "resnet50", "stages": [1], "image_size": [32, 48], "depth": 1, "raw_gain": 200, "sigma": 2.5,
     "gaussian": "probabilities", "sampler": "bilinear",
 }  # fmt: skip
-COLUMNS = ["pair", "src", "trg", "x0", "y0", "x1", "y1", "confidence", "found", "error"]
+COLUMNS = ["pair", "src", "trg", "x0", "y0", "x1", "y1", "confidence", "is_match", "error"]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_list_says_what_match_says(kind: str, weights: Path, small: Matcher, p
         np.testing.assert_allclose(ends[:, :2], wanted.keypoints0, atol=1e-3)
         np.testing.assert_allclose(ends[:, 2:4], wanted.keypoints1, atol=0.02)
         np.testing.assert_allclose(ends[:, 4], wanted.confidence, atol=1e-3)
-        assert [row["found"] for row in own] == wanted.found.tolist()
+        assert [row["is_match"] for row in own] == wanted.is_match.tolist()
 
 
 def test_what_is_bad_never_stops_the_rest(weights: Path, photos: Path, tmp_path: Path, capsys):
@@ -149,7 +149,7 @@ def test_what_is_bad_never_stops_the_rest(weights: Path, photos: Path, tmp_path:
     }.items():  # fmt: skip
         assert words in faults[index]
     assert all(row["x1"] is None and row["confidence"] is None for row in found if row["error"])
-    assert not any(row["found"] for row in found if row["error"])
+    assert not any(row["is_match"] for row in found if row["error"])
     assert main(arguments) == 1  # what is done already says it again
     assert "11 pairs, 9 of them failed" in capsys.readouterr().out
 
@@ -177,7 +177,7 @@ def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Pa
     (row,) = all_rows(tmp_path / "out")
     assert row == {
         "pair": 0, "src": a, "trg": b, "x0": None, "y0": None, "x1": None, "y1": None, "confidence": None,
-        "found": False, "error": None,
+        "is_match": False, "error": None,
     }  # fmt: skip
 
 
@@ -232,12 +232,12 @@ def test_another_number_of_processes_goes_on(world: int, small: Matcher, photos:
     images = names(photos)
     rows = [(images[i % 5], images[(i + 1) % 5], "5,5") for i in range(11)]
     pairs, out = open_list(write_csv(tmp_path / "pairs.csv", rows)), tmp_path / "out"
-    assert not match_list(small, pairs, out, share=Share(1, 2), part=2).complete
+    assert not match_list(small, pairs, out, share=WorkerShare(1, 2), part=2).complete
     assert pairs_of(out) == [6, 7, 8, 9, 10]
-    last = [match_list(small, pairs, out, share=Share(rank, world), part=2) for rank in range(world)][-1]
+    last = [match_list(small, pairs, out, share=WorkerShare(rank, world), part=2) for rank in range(world)][-1]
     assert last.complete
     assert pairs_of(out) == list(range(11))
-    assert [i for rank in range(world) for i in Share(rank, world).of(range(11))] == list(range(11))
+    assert [i for rank in range(world) for i in WorkerShare(rank, world).of(range(11))] == list(range(11))
 
 
 def test_torchrun_ends_when_all_is_done(weights: Path, photos: Path, tmp_path: Path):
@@ -274,10 +274,10 @@ def test_each_image_is_looked_at_once(small: Matcher, photos: Path, tmp_path: Pa
 
 
 def test_what_was_used_last_is_kept():
-    def seen() -> Seen:
-        return Seen((1, 1), (torch.zeros(1000),))  # 5,000 bytes in all
+    def seen() -> CachedFeatures:
+        return CachedFeatures((1, 1), (torch.zeros(1000),))  # 5,000 bytes in all
 
-    cache = Cache(15_000)
+    cache = FeatureCache(15_000)
     for name in "abc":
         cache.put(name, seen())
     assert cache.get("a") is not None
@@ -370,7 +370,7 @@ def test_a_bad_environment(rank: str, world: str, message: str, monkeypatch):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(InputError, match=message):
-        Share.of_environment()
+        WorkerShare.of_environment()
 
 
 def test_without_pyarrow(monkeypatch, tmp_path: Path, capsys):

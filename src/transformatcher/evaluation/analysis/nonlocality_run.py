@@ -23,7 +23,7 @@ from transformatcher.evaluation.analysis.nonlocality import (
     pairwise,
 )
 from transformatcher.evaluation.predict import LEVELS, RUN, fingerprint, read_run
-from transformatcher.files import alone_in, appended, whole_lines, write_text
+from transformatcher.files import append_lines, complete_lines, exclusive_lock, write_text
 from transformatcher.models.rotary import Grid4
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import ImagePair, Size
@@ -66,7 +66,7 @@ def measure_to_disk(
     """
     path = out / LINES
     text = json.dumps(run, indent=2, sort_keys=True) + "\n"
-    with alone_in(out):
+    with exclusive_lock(out):
         if path.exists() and read_run(out) != json.loads(text):
             raise InputError(f"{out}: holds nonlocality of another model or benchmark; choose another --out")
         write_text(out / RUN, text)
@@ -76,7 +76,7 @@ def measure_to_disk(
                 raise InputError(f"{out}: holds nonlocality of another pair {pair.name}; choose another --out")
         todo = [pair for pair in pairs if pair.name not in done]
         track(len(pairs) - len(todo), len(pairs))
-        with appended(path) as write:
+        with append_lines(path) as write:
             for count, pair in enumerate(todo, 1):
                 done[pair.name] = measured = measure(model, pair, image_size, device)
                 write(json.dumps(asdict(measured)))
@@ -108,7 +108,7 @@ def nonlocality_of(layer: Layer) -> dict[str, list[float]]:
 
 def _read_lines(path: Path) -> Iterator[PairNonlocality]:
     """Every whole line."""
-    for number, line in enumerate(whole_lines(path), 1):
+    for number, line in enumerate(complete_lines(path), 1):
         try:
             yield PairNonlocality(**json.loads(line))
         except (ValueError, TypeError, RecursionError) as error:

@@ -15,7 +15,7 @@ from transformatcher.evaluation.metrics import Kind
 from transformatcher.evaluation.predict import PREDICTIONS, RUN, Prediction, read_predictions, read_run
 from transformatcher.evaluation.scores import PUBLISHED_KIND, score
 from transformatcher.files import read_json
-from transformatcher.inference.checkpoint import CONFIG, SHIPPED_WORDS
+from transformatcher.inference.checkpoint import CONFIG, SHIPPED_DESCRIPTION
 from transformatcher.schema import ImagePair
 
 FOLDERS = {"spair": "SPair-71k", "pfpascal": "PF-PASCAL", "pfwillow": "PF-WILLOW", "coco": "COCO"}
@@ -49,7 +49,7 @@ class EvalRun:
     def model(self) -> str:
         """A few words on the model."""
         model = self.run.get("model", {})
-        words = str(self.run.get("weights", self.folder.name)).replace(SHIPPED_WORDS, "shipped model")
+        words = str(self.run.get("weights", self.folder.name)).replace(SHIPPED_DESCRIPTION, "shipped model")
         if model.get("matcher") == "none":
             words = f"raw correlation, {model.get('backbone')}"
         size = model.get("image_size")
@@ -108,8 +108,8 @@ def _model_arguments(weights: str, model: Mapping[str, Any]) -> list[str]:
         file = weights.removeprefix("raw correlation, ")
         settings = [word for setting in changed for word in ("--set", setting)]
         return ["--refiner", "none", "--backbone", backbone, "--backbone-weights", file, *settings]
-    shipped = weights.startswith(SHIPPED_WORDS)
-    source, _, changes = weights.removeprefix(SHIPPED_WORDS).partition(" with ")
+    shipped = weights.startswith(SHIPPED_DESCRIPTION)
+    source, _, changes = weights.removeprefix(SHIPPED_DESCRIPTION).partition(" with ")
     settings = [word for setting in re.split(r", (?=\w+ *=)", changes) if setting for word in ("--set", setting)]
     return ([] if shipped else ["--weights", source]) + settings
 

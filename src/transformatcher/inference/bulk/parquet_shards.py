@@ -21,8 +21,8 @@ from jaxtyping import Float
 
 from transformatcher.config import to_plain
 from transformatcher.errors import InputError
-from transformatcher.files import read_json, remove_unfinished, write_text, write_whole
-from transformatcher.inference.bulk.encode_cache import Cache, Encoder, Found, match_part
+from transformatcher.files import atomic_write, read_json, remove_unfinished, write_text
+from transformatcher.inference.bulk.encode_cache import Encoder, FeatureCache, PairMatches, match_part
 from transformatcher.inference.bulk.pair_list import PairList
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.weights_io import hash_tensors
@@ -37,14 +37,14 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Share:
+class WorkerShare:
     """This process among all those that work on one list."""
 
     rank: int = 0
     world: int = 1
 
     @classmethod
-    def of_environment(cls) -> "Share":
+    def of_environment(cls) -> "WorkerShare":
         """As torchrun, or whoever started this process, says in RANK and WORLD_SIZE."""
         try:
             rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -86,7 +86,7 @@ def match_list(
     pairs: PairList,
     out: Path,
     *,
-    share: Share | None = None,
+    share: WorkerShare | None = None,
     batch: int = 8,
     threads: int = 2,
     part: int = PART_PAIRS,
@@ -107,7 +107,7 @@ def match_list(
         track: called after each batch.
     """
     need_pyarrow()
-    share = share or Share.of_environment()
+    share = share or WorkerShare.of_environment()
     _settle(out, _run(matcher, pairs, part))
     starts = list(range(0, pairs.count, part))
     paths = {start: part_path(out, start, pairs.count) for start in starts}
@@ -116,16 +116,16 @@ def match_list(
     total = sum(min(part, pairs.count - start) for start in mine)
     before = total - sum(min(part, pairs.count - start) for start in todo)
     failed = sum(failures(paths[start]) for start in set(mine) - set(todo))
-    matched, cache = 0, Cache(cache_bytes)
+    matched, cache = 0, FeatureCache(cache_bytes)
     with ThreadPoolExecutor(threads) as pool:
         encoder = Encoder(matcher, pairs, cache, pool)
         for start, listed in pairs.parts(todo, part):
-            found: list[Found] = []
+            found: list[PairMatches] = []
             for some in match_part(encoder, listed, batch):
                 found += some
                 track(Progress(before + matched + len(found), total, matched + len(found), cache.encoded, failed))
             found.sort(key=lambda one: one.pair.index)
-            write_whole(paths[start], partial(_write, found))
+            atomic_write(paths[start], partial(_write, found))
             matched += len(found)
             failed += sum(bool(one.fault) for one in found)
     complete = all(path.exists() for path in paths.values())
@@ -198,7 +198,7 @@ def _settle(out: Path, run: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(run, indent=2) + "\n")  # all write the same
 
 
-def _write(found: Sequence[Found], path: Path) -> None:
+def _write(found: Sequence[PairMatches], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -207,7 +207,7 @@ def _write(found: Sequence[Found], path: Path) -> None:
     schema = pa.schema(
         [
             ("pair", pa.int64()), ("src", names), ("trg", names), ("x0", pa.float32()), ("y0", pa.float32()),
-            ("x1", pa.float32()), ("y1", pa.float32()), ("confidence", pa.float32()), ("found", pa.bool_()),
+            ("x1", pa.float32()), ("y1", pa.float32()), ("confidence", pa.float32()), ("is_match", pa.bool_()),
             ("error", pa.string()),
         ],
         metadata={"pairs": str(len(found)), "failed": str(sum(bool(one.fault) for one in found))},
@@ -215,7 +215,7 @@ def _write(found: Sequence[Found], path: Path) -> None:
     pq.write_table(pa.table(table, schema=schema), path, compression="zstd")
 
 
-def _table(found: Sequence[Found]) -> "dict[str, pyarrow.Array]":
+def _table(found: Sequence[PairMatches]) -> "dict[str, pyarrow.Array]":
     """A row for each point; a pair without any has one all the same, so that every pair is there."""
     import pyarrow as pa
 
@@ -227,7 +227,7 @@ def _table(found: Sequence[Found]) -> "dict[str, pyarrow.Array]":
     def column(values: Sequence[str | None]) -> "pyarrow.Array":
         return pa.array(values, pa.string()).take(names)
 
-    kept = [one.found if len(one.found) else np.zeros(1, dtype=bool) for one in found]
+    kept = [one.is_match if len(one.is_match) else np.zeros(1, dtype=bool) for one in found]
     return {
         "pair": pa.array(np.array([one.pair.index for one in found]).repeat(rows), pa.int64()),
         "src": column([one.pair.src for one in found]).dictionary_encode(),
@@ -236,12 +236,12 @@ def _table(found: Sequence[Found]) -> "dict[str, pyarrow.Array]":
             name: pa.array(numbers[:, number].astype(np.float32), pa.float32(), mask=empty)
             for number, name in enumerate(("x0", "y0", "x1", "y1", "confidence"))
         },
-        "found": pa.array(np.concatenate(kept), pa.bool_()),
+        "is_match": pa.array(np.concatenate(kept), pa.bool_()),
         "error": column([one.fault or None for one in found]),
     }
 
 
-def _columns(one: Found) -> Float[np.ndarray, "n 5"]:
+def _columns(one: PairMatches) -> Float[np.ndarray, "n 5"]:
     if not len(one.confidence):
         return np.full((1, 5), np.nan)
     return np.concatenate([one.src_px, one.trg_px, one.confidence[:, None]], axis=1)

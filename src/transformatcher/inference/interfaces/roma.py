@@ -60,6 +60,6 @@ class RomaMatcher:
         h, w = self.size
         ys, xs = (torch.linspace(-1 + 1 / n, 1 - 1 / n, n, device=pair.refined.device) for n in (h, w))
         here = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)  # (h, w, 2)
-        there, confidence = pair.carry(here.flatten(0, 1))
+        there, confidence = pair.warp_points(here.flatten(0, 1))
         certainty = torch.from_numpy(confidence).to(here)
         return here, there.reshape(h, w, 2).to(here.dtype).clamp(-1, 1), certainty.reshape(h, w)
