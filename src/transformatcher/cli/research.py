@@ -14,12 +14,12 @@ from transformatcher.config import ModelConfig, to_plain
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.pairs import find_split
 from transformatcher.errors import InputError
-from transformatcher.evaluation.analysis.attention_figure import draw_attention, listen
+from transformatcher.evaluation.analysis.attention_figure import attention_maps, draw_attention
 from transformatcher.evaluation.analysis.attention_hooks import additive_layers
 from transformatcher.evaluation.analysis.failures import PAGE, gallery, worst_pairs
 from transformatcher.evaluation.analysis.html import save_with_command
 from transformatcher.evaluation.analysis.nonlocality_figures import departure, plot_difficulty, plot_nonlocality
-from transformatcher.evaluation.analysis.nonlocality_run import FORMS, measure_to_disk, summarise, write_summary
+from transformatcher.evaluation.analysis.nonlocality_run import FORMS, compute_nonlocality, summarise, write_summary
 from transformatcher.evaluation.analysis.overlap import (
     LISTS_OF_PAIRS,
     TrainingList,
@@ -56,8 +56,8 @@ def nonlocality(args: argparse.Namespace) -> int:
         "weights": description,
         "weights_hash": hash_tensors(model.state_dict()),
     }
-    with progress_bar("listening") as track:
-        measured = measure_to_disk(
+    with progress_bar("computing") as track:
+        measured = compute_nonlocality(
             model.to(device), pairs, out, run, image_size=config.image_size, device=device, track=track
         )
     words = ["--benchmark", args.benchmark, "--root", FOLDERS[args.benchmark], *(["--split", split] if split else [])]
@@ -77,7 +77,7 @@ def nonlocality(args: argparse.Namespace) -> int:
     for table in nonlocality_tables(summary):
         _print(table)
     for form in FORMS:
-        print(f"{form}: heads differ from attention to all matches alike by {departure(summary, form):.2g} % at most")
+        print(f"{form}: heads differ from uniform attention by {departure(summary, form):.2g} % at most")
     if shares is None:
         print(f"no figure of difficulty: the pairs of {args.benchmark} have none")
     for what, path in files.items():
@@ -104,13 +104,13 @@ def attention(args: argparse.Namespace) -> int:
     device = pick_device(args.device)
     model, config, description = _load(args)
     src, trg = (read_image(Path(path)) for path in (args.src, args.trg))
-    heard = listen(model.to(device), src, trg, config.image_size, args.layer)
+    maps = attention_maps(model.to(device), src, trg, config.image_size, args.layer)
     names = [Path(path).name for path in (args.src, args.trg)]
-    words = [*names, *_weights_words(args), "--layer", str(heard.layer), "--most", str(args.most)]
-    figure = draw_attention(src, trg, heard, description, args.most)
+    words = [*names, *_weights_words(args), "--layer", str(maps.layer), "--most", str(args.most)]
+    figure = draw_attention(src, trg, maps, description, args.most)
     save_with_command(figure, Path(args.out), _command("attention", *words, "--out", _shown(Path(args.out))))
     chosen = "" if args.layer else " (the most selective)"
-    print(f"layer {heard.layer} of {heard.depth}{chosen}\npicture: {args.out}")
+    print(f"layer {maps.layer} of {maps.depth}{chosen}\npicture: {args.out}")
     return 0
 
 

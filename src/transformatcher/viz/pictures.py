@@ -25,7 +25,7 @@ from transformatcher.coords import cell_to_norm, norm_to_px
 from transformatcher.files import atomic_write
 from transformatcher.schema import Matches, Size
 
-COLOURS = "cividis"  # even in lightness, and the same to most colour-blind eyes
+SEQUENTIAL = "cividis"  # even in lightness, and the same to most colour-blind eyes
 # Okabe and Ito's colours, which the common kinds of colour-blindness tell apart; their black would vanish in shadows.
 QUALITATIVE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 SHAPES = "osD^v"  # with the eighth point the colours begin again, in another shape
@@ -69,7 +69,7 @@ def draw_matches(
         if lost[index]:
             _mark(canvas.axes[0], ends[0], "none", number, diameter=diameter)
             continue
-        colour = mpl.colormaps[COLOURS](norm(matches.confidence[index]))
+        colour = mpl.colormaps[SEQUENTIAL](norm(matches.confidence[index]))
         for axis, point in zip(canvas.axes, ends, strict=True):
             _mark(axis, point, colour, number, diameter=diameter)
         line = ConnectionPatch(
@@ -258,7 +258,7 @@ class _Canvas:
     axes: list[Axes]
     strip: float
 
-    def colourbar(self, norm: Normalize, label: str, colours: str = COLOURS) -> None:
+    def colourbar(self, norm: Normalize, label: str, colours: str = SEQUENTIAL) -> None:
         """A colour bar in the left half of the strip."""
         total = self.figure.get_figheight()
         axis = self.figure.add_axes((0.04, (self.strip - 0.15) / total, 0.42, 0.09 / total))

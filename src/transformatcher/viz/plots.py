@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from transformatcher.viz.pictures import COLOURS
+from transformatcher.viz.pictures import SEQUENTIAL
 
 
 def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
@@ -20,7 +20,7 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
     left.plot(pairs, [row["loss"] for row in metrics], color="black", marker=".")
     left.set_ylabel("training loss")
     names = list(metrics[0]["pck"]) if metrics else []
-    colours = [mpl.colormaps[COLOURS](x) for x in np.linspace(0, 0.85, max(len(names), 1))]
+    colours = [mpl.colormaps[SEQUENTIAL](x) for x in np.linspace(0, 0.85, max(len(names), 1))]
     for name, colour in zip(names, colours, strict=False):
         for alpha, style in (("0.1", "-"), ("0.05", "--")):
             values = [row["pck"][name][alpha] for row in metrics]
@@ -52,7 +52,7 @@ def plot_confidence(
     """
     figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
-    colours = [mpl.colormaps[COLOURS](x) for x in np.linspace(0, 0.85, max(len(curves), 1))]
+    colours = [mpl.colormaps[SEQUENTIAL](x) for x in np.linspace(0, 0.85, max(len(curves), 1))]
     for (name, (promised, kept, false_alarms, hits)), colour in zip(curves.items(), colours, strict=True):
         left.plot(promised, kept, color=colour, marker="o", label=name)
         right.plot(false_alarms, hits, color=colour, label=name)
@@ -76,7 +76,7 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
     """PCK against α with its 95 % interval for each threshold kind; beside it, the categories at one kind and α."""
     figure = Figure(figsize=(11, 4.2), dpi=110, layout="constrained")
     curve, bars = figure.subplots(1, 2, width_ratios=[1, 1.7])
-    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.9, len(scores["pck"])))
+    colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.9, len(scores["pck"])))
     for colour, marker, (name, cells) in zip(colours, "osD^", scores["pck"].items(), strict=False):
         alphas = [float(alpha) for alpha in cells]
         values = np.array([cell["per_pair"] for cell in cells.values()])
@@ -88,7 +88,7 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
     cells = {name: table[kind][alpha] for name, table in scores["per_category"].items()}
     values = np.array([cell["per_pair"] for cell in cells.values()])
     errors = np.abs(np.array([cell["ci95"] for cell in cells.values()]).T - values)
-    bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[COLOURS](0.35), ecolor="0.25", capsize=2)
+    bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[SEQUENTIAL](0.35), ecolor="0.25", capsize=2)
     bars.axhline(scores["pck"][kind][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
     bars.set_xticks(range(len(cells)), list(cells), rotation=60, ha="right", fontsize=8)
     bars.set(ylabel=f"PCK @ {alpha}, {kind} (%)", ylim=(0, 100))
@@ -114,7 +114,7 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=size, dpi=110, layout="constrained")
     panels = figure.subplots(len(alphas), len(names), sharey=True, squeeze=False)
     places = np.arange(len(rows))
-    for line, alpha, colour in zip(panels, alphas, mpl.colormaps[COLOURS]([0.2, 0.55]), strict=True):
+    for line, alpha, colour in zip(panels, alphas, mpl.colormaps[SEQUENTIAL]([0.2, 0.55]), strict=True):
         for panel, name in zip(line, names, strict=True):
             cells = [row.get(f"{name} @ {alpha}", {"mean": np.nan, "spread": 0}) for row in rows]
             means, spreads = [cell["mean"] for cell in cells], [cell["spread"] for cell in cells]
@@ -149,7 +149,7 @@ CostGroups = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]  # (path, bat
 
 
 def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
-    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(groups)))
+    colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(groups)))
     for colour, marker, ((path, batch), rows) in zip(colours, "osD^vPX*" * 4, groups.items(), strict=False):
         matches = [row["matches"] for row in rows]
         label = f"{path}, batch {batch}"
@@ -167,7 +167,7 @@ def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
 def _cost_bars(left: Axes, right: Axes, groups: CostGroups) -> None:
     labels = [f"{path}, batch {batch}" for path, batch in groups]
     rows = [rows[-1] for rows in groups.values()]
-    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(groups)))
+    colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(groups)))
     floors = [row["floor_ms"] for row in rows]
     for axis, key, words in ((left, "ms_per_pair", "ms/pair"), (right, "peak_gib", "peak memory (GiB)")):
         values = [row[key] for row in rows]

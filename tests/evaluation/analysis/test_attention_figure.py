@@ -1,4 +1,4 @@
-"""Pictures of what layers listen to."""
+"""Attention weights of a layer, and their picture."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from PIL import Image
 
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.attention_figure import (
-    Listening,
+    AttentionMaps,
+    attention_maps,
     draw_attention,
-    listen,
     marginals,
     selectivity,
-    strongest,
+    strongest_matches,
 )
 from transformatcher.evaluation.analysis.html import picture, save_with_command
 from transformatcher.inference.checkpoint import load_checkpoint
@@ -32,16 +32,16 @@ def photo(h: int, w: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, (h, w, 3), dtype=np.uint8)
 
 
-def test_listening(model):
-    heard = listen(model, photo(50, 80), photo(70, 60), (64, 64), layer=2)
-    assert (heard.layer, heard.depth, heard.grid) == (2, 2, (4, 4, 4, 4))
-    assert heard.query.shape == heard.key.shape == (8, 256)
-    np.testing.assert_allclose(heard.query.sum(axis=1), 1)
-    layers = [listen(model, photo(50, 80), photo(70, 60), (64, 64), layer=layer) for layer in (1, 2)]
+def test_attention_maps(model):
+    maps = attention_maps(model, photo(50, 80), photo(70, 60), (64, 64), layer=2)
+    assert (maps.layer, maps.depth, maps.grid) == (2, 2, (4, 4, 4, 4))
+    assert maps.query.shape == maps.key.shape == (8, 256)
+    np.testing.assert_allclose(maps.query.sum(axis=1), 1)
+    layers = [attention_maps(model, photo(50, 80), photo(70, 60), (64, 64), layer=layer) for layer in (1, 2)]
     sums = [selectivity(layer.query) + selectivity(layer.key) for layer in layers]
-    assert listen(model, photo(50, 80), photo(70, 60), (64, 64)).layer == 1 + int(np.argmax(sums))
+    assert attention_maps(model, photo(50, 80), photo(70, 60), (64, 64)).layer == 1 + int(np.argmax(sums))
     with pytest.raises(InputError, match="--layer 3: this model has layers 1 to 2"):
-        listen(model, photo(50, 80), photo(70, 60), (64, 64), layer=3)
+        attention_maps(model, photo(50, 80), photo(70, 60), (64, 64), layer=3)
 
 
 def test_selectivity():
@@ -66,7 +66,7 @@ def test_neighbours_of_a_stronger_match_are_left_out():
     cells = [(2, 2, 2, 2), (2, 2, 2, 3), (2, 2, 2, 4), (0, 0, 0, 0)]
     for weight, cell in zip((4, 3, 2, 1), cells, strict=True):
         weights[np.ravel_multi_index(cell, (5, 5, 5, 5))] = weight
-    chosen = strongest(weights, (5, 5, 5, 5), 3)
+    chosen = strongest_matches(weights, (5, 5, 5, 5), 3)
     assert [np.unravel_index(index, (5, 5, 5, 5)) for index in chosen] == [cells[0], cells[2], cells[3]]
 
 
@@ -75,7 +75,7 @@ def test_neighbours_of_a_stronger_match_are_left_out():
 def test_drawing(sharpness, sizes):
     logits = sharpness * np.random.default_rng(1).normal(size=(2, 3, 120))
     weights = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
-    figure = draw_attention(photo(*sizes[0]), photo(*sizes[1]), Listening(1, 6, GRID, *weights), "a model", most=5)
+    figure = draw_attention(photo(*sizes[0]), photo(*sizes[1]), AttentionMaps(1, 6, GRID, *weights), "a model", most=5)
     assert len(figure.axes) == 3 * 4 + 1  # heads × (query, key) × two photos, and the colour bar
     words = [text.get_text() for text in figure.texts]
     assert sum("half of the weight" in text for text in words) == 6
@@ -85,7 +85,7 @@ def test_drawing(sharpness, sizes):
 
 def test_a_picture_keeps_its_command(tmp_path: Path):
     weights = np.full((2, 2, 120), 1 / 120)
-    figure = draw_attention(photo(20, 30), photo(20, 30), Listening(1, 1, GRID, *weights))
+    figure = draw_attention(photo(20, 30), photo(20, 30), AttentionMaps(1, 1, GRID, *weights))
     save_with_command(figure, tmp_path / "deep" / "a.png", "transformatcher analyse attention <a>")
     with Image.open(tmp_path / "deep" / "a.png") as image:
         assert image.info["Description"] == "transformatcher analyse attention <a>"

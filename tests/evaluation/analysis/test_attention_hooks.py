@@ -1,4 +1,4 @@
-"""What the layers listen to is what the model itself computes."""
+"""The recorded attention is what the model itself computes."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 from transformatcher.config import model_config
 from transformatcher.errors import InputError
-from transformatcher.evaluation.analysis.attention_hooks import Layer, additive_layers, observe
+from transformatcher.evaluation.analysis.attention_hooks import AttentionRecord, additive_layers, record_attention
 from transformatcher.models.attention import PaperAttention, ReleasedAttention, sum_neighbours
 from transformatcher.models.build import build_refiner
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
@@ -26,15 +26,15 @@ def test_the_refined_map_is_the_models_own(refiner):
     refiner.path = "plain"
     expected = refiner(corr)
     refiner.path = "auto"
-    refined, seen = observe(refiner, corr, lambda layer: layer.index)
+    refined, indices = record_attention(refiner, corr, lambda layer: layer.index)
     assert torch.equal(refined, expected)
-    assert seen == [0, 1, 2]
+    assert indices == [0, 1, 2]
     assert refiner.path == "auto"
     assert not any(module._forward_hooks for module in refiner.modules())
 
 
 def test_weights_are_distributions_over_the_matches(refiner):
-    _, layers = observe(refiner, torch.rand(2, 5, *GRID).double(), lambda layer: layer)
+    _, layers = record_attention(refiner, torch.rand(2, 5, *GRID).double(), lambda layer: layer)
     for layer in layers:
         assert layer.alpha.shape == layer.beta.shape == (2, 8, 72)
         for weights in (layer.alpha, layer.beta):
@@ -50,7 +50,7 @@ def test_weights_queries_and_keys_make_the_layers_output(refiner):
 
     attentions = additive_layers(refiner)
     hooks = [attention.register_forward_pre_hook(keep) for attention in attentions]
-    _, layers = observe(refiner, torch.rand(1, 5, *GRID).double(), lambda layer: layer)
+    _, layers = record_attention(refiner, torch.rand(1, 5, *GRID).double(), lambda layer: layer)
     for hook in hooks:
         hook.remove()
     for attention, layer in zip(attentions, layers, strict=True):
@@ -58,7 +58,7 @@ def test_weights_queries_and_keys_make_the_layers_output(refiner):
         torch.testing.assert_close(_rebuilt(attention, layer, x), attention(x, GRID))
 
 
-def _rebuilt(attention, layer: Layer, x):
+def _rebuilt(attention, layer: AttentionRecord, x):
     q, k, v = rearrange(attention.to_qkv(x), "b t (three n d) -> three b n t d", three=3, n=8)
     global_q = torch.einsum("bnt,bntd->bnd", layer.alpha, layer.queries)[:, :, None]
     if isinstance(attention, PaperAttention):
@@ -73,17 +73,17 @@ def _rebuilt(attention, layer: Layer, x):
     return attention.to_out(rearrange(heads, "b n t d -> b t (n d)"))
 
 
-def test_hooks_go_even_if_looking_fails(refiner):
+def test_hooks_are_removed_after_an_error(refiner):
     def fail(_layer):
         raise ValueError("enough")
 
     with pytest.raises(ValueError, match="enough"):
-        observe(refiner, torch.rand(1, 5, *GRID).double(), fail)
+        record_attention(refiner, torch.rand(1, 5, *GRID).double(), fail)
     assert not any(module._forward_hooks for module in refiner.modules())
     assert refiner.path == "auto"
 
 
 @pytest.mark.parametrize("refiner", [MeanCorrelation(), MatchToMatch(3, make_attention=lambda _: nn.Identity())])
-def test_other_matchers_are_refused(refiner):
+def test_refiners_without_additive_attention_are_refused(refiner):
     with pytest.raises(InputError, match="no additive attention"):
-        observe(refiner, torch.rand(1, 3, *GRID), lambda layer: layer)
+        record_attention(refiner, torch.rand(1, 3, *GRID), lambda layer: layer)

@@ -8,13 +8,13 @@ import torch
 
 from transformatcher.evaluation.analysis import nonlocality
 from transformatcher.evaluation.analysis.nonlocality import (
-    centred_places,
+    bounded_convolution_nonlocality,
+    centred_cells,
+    convolution_nonlocality,
     convolution_offsets,
-    of_bounded_convolution,
-    of_convolution,
-    of_distribution,
-    of_uniform,
-    pairwise,
+    nonlocality_of_weights,
+    pairwise_nonlocality,
+    uniform_nonlocality,
 )
 
 GRID = (3, 4, 2, 5)
@@ -23,8 +23,8 @@ T = 120
 
 def squared_distances(grid) -> torch.Tensor:
     """(t, t): ‖q − k‖² of every two matches."""
-    places = torch.tensor(list(itertools.product(*map(range, grid)))).double()
-    return (places[:, None] - places[None]).square().sum(dim=2)
+    cells = torch.tensor(list(itertools.product(*map(range, grid)))).double()
+    return (cells[:, None] - cells[None]).square().sum(dim=2)
 
 
 def direct(alpha, queries, keys, grid) -> torch.Tensor:
@@ -40,33 +40,33 @@ class TestPairwise:
         alpha = (sharpness * torch.randn(3, T)).double().softmax(dim=1)
         queries, keys = size * torch.randn(2, 3, T, 4).double() + 1
         expected = direct(alpha, queries, keys, GRID)
-        torch.testing.assert_close(pairwise(alpha, queries, keys, GRID), expected, rtol=1e-10, atol=0)
+        torch.testing.assert_close(pairwise_nonlocality(alpha, queries, keys, GRID), expected, rtol=1e-10, atol=0)
 
     @pytest.mark.parametrize("few", [0, 3, 1000])
     @pytest.mark.parametrize("terms", [1, 20, 200])
     def test_however_the_queries_are_divided(self, few, terms, monkeypatch):
-        monkeypatch.setattr(nonlocality, "FEW", few)
-        monkeypatch.setattr(nonlocality, "TERMS", terms)
+        monkeypatch.setattr(nonlocality, "MAX_EXACT", few)
+        monkeypatch.setattr(nonlocality, "MAX_TERMS", terms)
         monkeypatch.setattr(nonlocality, "CHUNK", 7)
         alpha = (3 * torch.randn(2, T)).double().softmax(dim=1)
         queries, keys = torch.randn(2, 2, T, 6).double()
         expected = direct(alpha, queries, keys, GRID)
-        torch.testing.assert_close(pairwise(alpha, queries, keys, GRID), expected, rtol=1e-10, atol=0)
+        torch.testing.assert_close(pairwise_nonlocality(alpha, queries, keys, GRID), expected, rtol=1e-10, atol=0)
 
-    def test_a_query_that_looks_one_way(self):
-        """All weight on one query that listens to one key: a single far pair among uniform rows."""
+    def test_a_single_query_that_attends_to_one_key(self):
+        """All weight on one query that attends to one key: a single far pair among uniform rows."""
         alpha = torch.zeros(1, T).double()
         alpha[0, 0] = 1
         queries, keys = torch.zeros(2, 1, T, 4).double()
         queries[0, 0, 0], keys[0, -1, 0] = 100, 100
         uniform = squared_distances(GRID).mean(dim=1)
         expected = (uniform[1:].sum() + squared_distances(GRID)[0, -1]) / T
-        torch.testing.assert_close(pairwise(alpha, queries, keys, GRID)[0], expected)
+        torch.testing.assert_close(pairwise_nonlocality(alpha, queries, keys, GRID)[0], expected)
 
     def test_without_content_it_is_uniform(self):
         alpha = torch.full((2, T), 1 / T).double()
-        phi = pairwise(alpha, torch.zeros(2, T, 4), torch.randn(2, T, 4), GRID)
-        torch.testing.assert_close(phi, torch.full((2,), of_uniform(GRID)).double())
+        phi = pairwise_nonlocality(alpha, torch.zeros(2, T, 4), torch.randn(2, T, 4), GRID)
+        torch.testing.assert_close(phi, torch.full((2,), uniform_nonlocality(GRID)).double())
         torch.testing.assert_close(phi, squared_distances(GRID).mean().expand(2))
 
     def test_memory_stays_linear(self):
@@ -74,33 +74,35 @@ class TestPairwise:
         grid = (15, 15, 15, 15)
         alpha = (2 * torch.randn(1, 15**4)).softmax(dim=1)
         queries, keys = torch.randn(2, 1, 15**4, 4)
-        assert pairwise(alpha, queries, keys, grid).item() == pytest.approx(of_uniform(grid), rel=1e-2)
+        assert pairwise_nonlocality(alpha, queries, keys, grid).item() == pytest.approx(
+            uniform_nonlocality(grid), rel=1e-2
+        )
 
 
 class TestOneDistributionForAll:
     def test_direct(self):
         weights = torch.randn(2, 3, T).double().softmax(dim=2)
         expected = torch.einsum("bht,qt->bh", weights, squared_distances(GRID)) / T
-        torch.testing.assert_close(of_distribution(weights, GRID), expected)
+        torch.testing.assert_close(nonlocality_of_weights(weights, GRID), expected)
 
     def test_centre_and_corner(self):
         grid, at = (3, 3, 3, 3), torch.eye(81).double()
-        centre, corner = of_distribution(at[[40, 0]], grid)
+        centre, corner = nonlocality_of_weights(at[[40, 0]], grid)
         assert centre.item() == pytest.approx(4 * 2 / 3)
         assert corner.item() == pytest.approx(4 * (2 / 3 + 1))
 
-    def test_places(self):
-        places = centred_places((2, 1, 3, 1), torch.zeros(1))
-        assert places.tolist() == [[y, 0, x, 0] for y in (-0.5, 0.5) for x in (-1, 0, 1)]
+    def test_cells(self):
+        cells = centred_cells((2, 1, 3, 1), torch.zeros(1))
+        assert cells.tolist() == [[y, 0, x, 0] for y in (-0.5, 0.5) for x in (-1, 0, 1)]
 
 
 class TestConvolutions:
     def attention(self, dims: int, kernel: int, side: int) -> torch.Tensor:
         """(K^d, t, t): one head for each offset, 1 where q − k is that offset; rows over the border are empty."""
-        places = torch.tensor(list(itertools.product(range(side), repeat=dims)))
+        cells = torch.tensor(list(itertools.product(range(side), repeat=dims)))
         steps = range(-(kernel // 2), kernel // 2 + 1)
         offsets = torch.tensor(list(itertools.product(steps, repeat=dims)))
-        differences = places[:, None] - places[None]  # (t, t, d)
+        differences = cells[:, None] - cells[None]  # (t, t, d)
         return (differences[None] == offsets[:, None, None]).all(dim=3)
 
     def test_3_to_the_4_equals_its_closed_form(self):
@@ -109,17 +111,17 @@ class TestConvolutions:
         rows = heads[:, middle].double()  # (81, t)
         assert (rows.sum(dim=1) == 1).all()
         phi = (rows @ squared_distances((3, 3, 3, 3))[middle]).sum() / len(heads)
-        assert phi.item() == pytest.approx(of_convolution(4, 3)) == pytest.approx(8 / 3)
+        assert phi.item() == pytest.approx(convolution_nonlocality(4, 3)) == pytest.approx(8 / 3)
 
     @pytest.mark.parametrize(("dims", "kernel", "side"), [(4, 3, 4), (2, 5, 7), (2, 9, 3), (1, 11, 15)])
     def test_borders(self, dims, kernel, side):
         heads = self.attention(dims, kernel, side).double()
         grid = (side,) * dims + (1,) * (4 - dims)
         phi = (heads * squared_distances(grid)).sum() / heads.sum()
-        assert of_bounded_convolution(dims, kernel, side) == pytest.approx(phi.item())
+        assert bounded_convolution_nonlocality(dims, kernel, side) == pytest.approx(phi.item())
 
     def test_borders_cease_to_matter(self):
-        assert of_bounded_convolution(4, 5, 100_000) == pytest.approx(of_convolution(4, 5), rel=1e-4)
+        assert bounded_convolution_nonlocality(4, 5, 100_000) == pytest.approx(convolution_nonlocality(4, 5), rel=1e-4)
 
     @pytest.mark.parametrize("dims", [4, 6])
     @pytest.mark.parametrize("kernel", [3, 5, 7, 9, 11])
@@ -127,8 +129,8 @@ class TestConvolutions:
         squares, shares = convolution_offsets(dims, kernel)
         assert shares.sum() == pytest.approx(1)
         assert squares[-1] == dims * (kernel // 2) ** 2
-        assert (squares * shares).sum() == pytest.approx(of_convolution(dims, kernel))
-        assert of_convolution(dims, kernel) ** 0.5 < 8  # as the paper's Figure 6 has it: a length, not a square
+        assert (squares * shares).sum() == pytest.approx(convolution_nonlocality(dims, kernel))
+        assert convolution_nonlocality(dims, kernel) ** 0.5 < 8  # as in the paper's Figure 6: a length, not a square
 
     def test_offsets_by_hand(self):
         squares, shares = convolution_offsets(2, 3)

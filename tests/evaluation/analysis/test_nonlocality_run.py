@@ -1,4 +1,4 @@
-"""Nonlocality to disk, interruption, and what is made of it."""
+"""Nonlocality on disk, resuming after an interruption, the summary."""
 
 import json
 from dataclasses import replace
@@ -12,11 +12,11 @@ from helpers.analysis import measured, write_checkpoint
 from transformatcher.data.pairs import collate, load_pair
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluation.analysis import nonlocality_run as survey
-from transformatcher.evaluation.analysis.attention_hooks import observe
-from transformatcher.evaluation.analysis.nonlocality import of_uniform
+from transformatcher.evaluation.analysis import nonlocality_run
+from transformatcher.evaluation.analysis.attention_hooks import record_attention
+from transformatcher.evaluation.analysis.nonlocality import uniform_nonlocality
 from transformatcher.evaluation.analysis.nonlocality_figures import departure, plot_difficulty, plot_nonlocality
-from transformatcher.evaluation.analysis.nonlocality_run import LINES, PairNonlocality, measure_to_disk, summarise
+from transformatcher.evaluation.analysis.nonlocality_run import LINES, PairNonlocality, compute_nonlocality, summarise
 from transformatcher.inference.checkpoint import SHIPPED, load_checkpoint
 
 CPU = torch.device("cpu")
@@ -30,47 +30,49 @@ def model(tmp_path_factory):
 def test_pairs_go_to_disk_once(model, spair_root: Path, tmp_path: Path, monkeypatch):
     pairs = load_spair(spair_root, "val")
     out = tmp_path / "out"
-    first = measure_to_disk(model, pairs[:1], out, {"a": 1}, image_size=(64, 64), device=CPU)
+    first = compute_nonlocality(model, pairs[:1], out, {"a": 1}, image_size=(64, 64), device=CPU)
     assert np.array(first[0].pairwise).shape == np.array(first[0].query).shape == (2, 8)
     with (out / LINES).open("a") as file:
         file.write('{"name": "cut off')
     calls = []
-    real = survey.measure
-    monkeypatch.setattr(survey, "measure", lambda *args: calls.append(args) or real(*args))
-    both = measure_to_disk(model, pairs, out, {"a": 1}, image_size=(64, 64), device=CPU)
+    real = nonlocality_run.pair_nonlocality
+    monkeypatch.setattr(nonlocality_run, "pair_nonlocality", lambda *args: calls.append(args) or real(*args))
+    both = compute_nonlocality(model, pairs, out, {"a": 1}, image_size=(64, 64), device=CPU)
     assert len(calls) == 1
     assert both[0] == first[0]
     assert [json.loads(line)["name"] for line in (out / LINES).read_text().splitlines()] == [p.name for p in pairs]
     other = replace(pairs[0], visible=~pairs[0].visible)
     with pytest.raises(InputError, match=f"holds nonlocality of another pair {other.name}"):
-        measure_to_disk(model, [other], out, {"a": 1}, image_size=(64, 64), device=CPU)
+        compute_nonlocality(model, [other], out, {"a": 1}, image_size=(64, 64), device=CPU)
     with pytest.raises(InputError, match="of another model or benchmark"):
-        measure_to_disk(model, pairs, out, {"a": 2}, image_size=(64, 64), device=CPU)
+        compute_nonlocality(model, pairs, out, {"a": 2}, image_size=(64, 64), device=CPU)
 
 
 def test_a_pair_against_all_matches_with_all(model, spair_root: Path):
     """256 matches: the supplement's T × T attention of every layer and head, at once."""
     pair = load_spair(spair_root, "val")[0]
-    found = survey.measure(model, pair, (64, 64), CPU)
+    found = nonlocality_run.pair_nonlocality(model, pair, (64, 64), CPU)
     tensors = collate([load_pair(pair, (64, 64))])
     with torch.inference_mode():
         corr = model.correlation(*model.encode_pair(tensors.src, tensors.trg))
-        _, layers = observe(model.refiner, corr, lambda layer: layer)
-    places = torch.cartesian_prod(*[torch.arange(4.0).double()] * 4)
-    squares = torch.cdist(places, places).square()
+        _, layers = record_attention(model.refiner, corr, lambda layer: layer)
+    cells = torch.cartesian_prod(*[torch.arange(4.0).double()] * 4)
+    squares = torch.cdist(cells, cells).square()
     for row, layer in zip(found.pairwise, layers, strict=True):
         scaled = layer.alpha[0, ..., None].double() * layer.queries[0].double()
         attention = (scaled @ layer.keys[0].double().transpose(1, 2)).softmax(dim=2)  # (heads, t, t)
         expected = (attention * squares).sum(dim=2).mean(dim=1)
         np.testing.assert_allclose(row, expected.numpy(), rtol=1e-9)
-        assert max(abs(phi - of_uniform(layer.grid)) for phi in row) > 1e-3  # it is not uniform, so this says something
+        assert max(abs(phi - uniform_nonlocality(layer.grid)) for phi in row) > 1e-3  # not uniform
 
 
 @pytest.mark.data
-def test_the_shipped_model_listens_to_all_matches_alike(data_root: Path):
+def test_attention_of_the_shipped_model_is_nearly_uniform(data_root: Path):
     model, config = load_checkpoint(SHIPPED)
-    found = survey.measure(model, load_spair(data_root / "SPair-71k", "val")[0], config.image_size, CPU)
-    uniform = of_uniform(tuple(found.grid))
+    found = nonlocality_run.pair_nonlocality(
+        model, load_spair(data_root / "SPair-71k", "val")[0], config.image_size, CPU
+    )
+    uniform = uniform_nonlocality(tuple(found.grid))
     np.testing.assert_allclose(found.pairwise, uniform, rtol=1e-5)
     np.testing.assert_allclose(found.query, uniform, rtol=0.05)
     assert np.ptp(found.query) > 1
@@ -84,16 +86,16 @@ def test_the_shipped_model_listens_to_all_matches_alike(data_root: Path):
         (b"\xff\xfe\n", "not text in UTF-8"),
     ],
 )
-def test_lines_that_are_none_are_named(model, tmp_path: Path, data: bytes, message: str):
+def test_invalid_lines_are_named(model, tmp_path: Path, data: bytes, message: str):
     (tmp_path / LINES).write_bytes(data)
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(InputError, match=rf"nonlocality\.jsonl.*{message}"):
-        measure_to_disk(model, [], tmp_path, {}, image_size=(64, 64), device=CPU)
+        compute_nonlocality(model, [], tmp_path, {}, image_size=(64, 64), device=CPU)
 
 
 def test_summary_by_hand():
     summary = summarise([measured(str(i), phi=float(i), level=i // 14) for i in range(40)])
-    assert summary["uniform"] == of_uniform((4, 4, 4, 4)) == 10
+    assert summary["uniform"] == uniform_nonlocality((4, 4, 4, 4)) == 10
     layer = summary["layers"]["query"][2]
     assert layer["mean"] == pytest.approx(20)
     assert layer["heads"] == pytest.approx([19.5, 20.5])

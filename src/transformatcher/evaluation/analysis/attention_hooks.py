@@ -1,4 +1,4 @@
-"""Matcher and correlation → which matches each layer's global query and global key listen to."""
+"""Refiner and correlation map → attention weights, queries and keys of every layer."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,14 +14,14 @@ from transformatcher.models.attention import AdditiveAttention
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.rotary import Grid4
 
-Seen = TypeVar("Seen")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Layer:
-    """What one attention layer computed on its way; the matches of ``grid`` flattened in the order hs, ws, ht, wt."""
+class AttentionRecord:
+    """What one attention layer computed; the t matches of ``grid`` are flattened in the order hs, ws, ht, wt."""
 
-    index: int
+    index: int  # of the layer, from 0
     grid: Grid4
     alpha: Float[Tensor, "b heads t"]  # weights of the global query (Eq. 5), a distribution over the matches
     beta: Float[Tensor, "b heads t"]  # weights of the global key (Eq. 6)
@@ -29,65 +29,75 @@ class Layer:
     keys: Float[Tensor, "b heads t d"]  # rotated
 
 
-def observe(
-    refiner: nn.Module, corr: Float[Tensor, "b l hs ws ht wt"], look: Callable[[Layer], Seen]
-) -> tuple[Float[Tensor, "b hs ws ht wt"], list[Seen]]:
-    """Run a matcher on its plain path, block by block, and look at each attention layer as soon as it is done.
+def record_attention(
+    refiner: nn.Module, corr: Float[Tensor, "b l hs ws ht wt"], reduce: Callable[[AttentionRecord], Result]
+) -> tuple[Float[Tensor, "b hs ws ht wt"], list[Result]]:
+    """Run a refiner with hooks on its attention layers.
 
-    It is the matcher's own forward pass, so the refined map is what it returns by itself. Nothing of a layer is kept
-    but what ``look`` returns: at 17⁴ matches one layer's weights, queries and keys take 27 MB.
+    Args:
+        refiner: match-to-match attention with additive layers. It runs its own forward pass, block by block, so the
+            refined map is the one that it returns without hooks.
+        corr: the correlation maps that go into it.
+        reduce: called with the record of each layer as soon as the layer is done. Only what it returns is kept: the
+            weights, queries and keys of one layer take 27 MB at 17⁴ matches.
+
+    Returns:
+        The refined map, and what ``reduce`` returned for each layer.
     """
     attentions = additive_layers(refiner)
     assert isinstance(refiner, MatchToMatch)
     hs, ws, ht, wt = corr.shape[2:]
-    seen: list[Seen] = []
+    results: list[Result] = []
     before, refiner.path = refiner.path, "plain"
     with ExitStack() as stack:
         stack.callback(setattr, refiner, "path", before)
         for index, attention in enumerate(attentions):
-            stack.enter_context(_listening(attention, index, (hs, ws, ht, wt), lambda layer: seen.append(look(layer))))
+            hooks = _hooks(attention, index, (hs, ws, ht, wt), lambda record: results.append(reduce(record)))
+            stack.enter_context(hooks)
         refined = refiner(corr)
-    return refined, seen
+    return refined, results
 
 
 def additive_layers(refiner: nn.Module) -> list[AdditiveAttention]:
-    """The attention layers of a matcher, or an error where it has none that sum the matches into one query and key."""
+    """The additive attention layers of a refiner (one global query and key each); an error where there are none."""
     blocks = list(refiner.blocks) if isinstance(refiner, MatchToMatch) else []
     attentions = [block.attention for block in blocks if isinstance(block.attention, AdditiveAttention)]
     if not attentions or len(attentions) != len(blocks):
-        raise InputError("this model has no additive attention to look at; give --weights of one that has")
+        raise InputError("this model has no additive attention; give --weights of a model that has")
     return attentions
 
 
 @dataclass
-class _Record:
-    """What the hooks of one layer catch during one call."""
+class _HookOutputs:
+    """What the hooks of one layer collect during one call."""
 
     alpha: list[Tensor] = field(default_factory=list)
     beta: list[Tensor] = field(default_factory=list)
-    rotated: list[Tensor] = field(default_factory=list)  # queries, then keys: both variants turn them in this order
+    rotated: list[Tensor] = field(default_factory=list)  # queries, then keys: both variants rotate them in this order
 
 
 @contextmanager
-def _listening(attention: AdditiveAttention, index: int, grid: Grid4, done: Callable[[Layer], None]) -> Iterator[None]:
-    """While this is open, every call of ``attention`` ends with a call of ``done``."""
-    record = _Record()
+def _hooks(
+    attention: AdditiveAttention, index: int, grid: Grid4, on_record: Callable[[AttentionRecord], None]
+) -> Iterator[None]:
+    """In this context, every call of ``attention`` ends with a call of ``on_record``."""
+    outputs = _HookOutputs()
 
-    def weights_into(kept: list[Tensor]) -> Callable[..., None]:
-        def keep(_module: nn.Module, _inputs: object, scores: Tensor) -> None:
-            kept.append(rearrange((attention.scale * scores).softmax(dim=2), "b n t 1 -> b n t"))
+    def append_weights(weights: list[Tensor]) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: object, scores: Tensor) -> None:
+            weights.append(rearrange((attention.scale * scores).softmax(dim=2), "b n t 1 -> b n t"))
 
-        return keep
+        return hook
 
     def finish(_module: nn.Module, _inputs: object, _output: Tensor) -> None:
-        queries, keys = record.rotated
-        done(Layer(index, grid, record.alpha.pop(), record.beta.pop(), queries, keys))
-        record.rotated.clear()
+        queries, keys = outputs.rotated
+        on_record(AttentionRecord(index, grid, outputs.alpha.pop(), outputs.beta.pop(), queries, keys))
+        outputs.rotated.clear()
 
     hooks = [
-        attention.to_q_score.register_forward_hook(weights_into(record.alpha)),
-        attention.to_k_score.register_forward_hook(weights_into(record.beta)),
-        attention.position.register_forward_hook(lambda _module, _inputs, turned: record.rotated.append(turned)),
+        attention.to_q_score.register_forward_hook(append_weights(outputs.alpha)),
+        attention.to_k_score.register_forward_hook(append_weights(outputs.beta)),
+        attention.position.register_forward_hook(lambda _module, _inputs, rotated: outputs.rotated.append(rotated)),
         attention.register_forward_hook(finish),
     ]
     try:

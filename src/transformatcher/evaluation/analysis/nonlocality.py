@@ -1,14 +1,15 @@
-"""Attention over matches → nonlocality Φ: the mean squared distance, in cells, between a match and what it listens to.
+"""Attention over matches → nonlocality Φ: the mean squared distance, in cells, between a query match and its keys.
 
-Φ = 1/Z Σ_heads Σ_(q,k) A_qk ‖q − k‖², with Z such that every row of A is a distribution (section 5.2). Three A are
-measured. *pairwise* is the supplement's: A = softmax(Q̂ Kᵀ) with Q̂_i = α_i Q_i, α the weights of the global query.
-*query* and *key* are the weights α and β themselves, the same for every match q.
+Φ = 1/Z Σ_heads Σ_(q,k) A_qk ‖q − k‖², with Z such that every row of A is a distribution (section 5.2). Three forms of
+A are computed. *pairwise* is the supplement's: A = softmax(Q̂ Kᵀ) with Q̂_i = α_i Q_i, where α are the weights of the
+global query. *query* and *key* are the weights α and β themselves, which are the same for every match q.
 
-No T × T numbers are ever held. As ‖q − k‖² = ‖q‖² − 2 q·k + ‖k‖², a row needs six sums over the keys: of the weights,
-of the weights times k, and times ‖k‖². For α and β these are one sum for all rows. For the pairwise form they are
-functions of the scaled query alone, Σ_k exp(q̂·K_k) (1, k, ‖k‖²), and α makes them easy: since Σ α = 1, nearly every q̂
-is tiny, and a Taylor series of exp, whose coefficients are moments of the keys, ends after a few terms. The few
-queries that are not tiny (at most ‖Q‖‖K‖/r of them reach beyond r) are summed exactly. So time is O(T).
+The T × T attention matrix is never held in memory. As ‖q − k‖² = ‖q‖² − 2 q·k + ‖k‖², a row needs six sums over the
+keys: of the weights, of the weights times k (four axes), and of the weights times ‖k‖². For α and β one sum serves all
+rows. For the pairwise form the sums are functions of the scaled query alone, Σ_k exp(q̂·K_k) (1, k, ‖k‖²), and α makes
+them cheap: since Σ α = 1, nearly every q̂ is tiny, and a Taylor series of exp, whose coefficients are moments of the
+keys, needs only a few terms. The few queries that are not tiny (at most ‖Q‖‖K‖/r of them have |q̂·k| > r) are summed
+exactly. So the time is O(T).
 """
 
 import math
@@ -22,49 +23,49 @@ from torch import Tensor
 
 from transformatcher.models.rotary import Grid4
 
-TOLERANCE = 1e-12  # of the series, relative
-FEW = 256  # queries: rather these one by one than a longer series
-TERMS = 200  # of the series at the most: heads of 4 channels may go to degree 5, heads of 16 to degree 2
+TOLERANCE = 1e-12  # relative error of the series
+MAX_EXACT = 256  # queries: up to this many are summed exactly instead of with a longer series
+MAX_TERMS = 200  # of the series: heads of 4 channels may go to degree 5, heads of 16 to degree 2
 CHUNK = 32  # queries that are summed exactly at a time
 
 
-def pairwise(
+def pairwise_nonlocality(
     alpha: Float[Tensor, "heads t"],
     queries: Float[Tensor, "heads t d"],
     keys: Float[Tensor, "heads t d"],
     grid: Grid4,
 ) -> Float[Tensor, " heads"]:
     """Φ of each head in the supplement's pairwise form, in O(T)."""
-    places = centred_places(grid, alpha)
+    cells = centred_cells(grid, alpha)
     scaled = alpha.double()[..., None] * queries.double()
-    return torch.stack([_pairwise_head(*head, places) for head in zip(scaled, keys.double(), strict=True)])
+    return torch.stack([_pairwise_head(*head, cells) for head in zip(scaled, keys.double(), strict=True)])
 
 
-def of_distribution(weights: Float[Tensor, "*b t"], grid: Grid4) -> Float[Tensor, "*b"]:
-    """Φ where every match listens to the others by the same ``weights``."""
-    places = centred_places(grid, weights)
+def nonlocality_of_weights(weights: Float[Tensor, "*b t"], grid: Grid4) -> Float[Tensor, "*b"]:
+    """Φ where every query match attends to the others with the same ``weights``."""
+    cells = centred_cells(grid, weights)
     weights = weights.double()
-    squares = places.square().sum(dim=1)  # of the distance from the grid's centre, which is the mean of all q
+    squares = cells.square().sum(dim=1)  # of the distance from the grid's centre, which is the mean of all q
     return squares.mean() + (weights @ squares) / weights.sum(dim=-1)
 
 
-def of_uniform(grid: Grid4) -> float:
-    """Φ where every match listens to all alike: Σ (n² − 1)/6 over the axes."""
+def uniform_nonlocality(grid: Grid4) -> float:
+    """Φ of uniform attention: Σ (n² − 1)/6 over the axes."""
     return sum(n * n - 1 for n in grid) / 6
 
 
-def centred_places(grid: Grid4, like: Tensor) -> Float[Tensor, "t 4"]:
+def centred_cells(grid: Grid4, like: Tensor) -> Float[Tensor, "t 4"]:
     """Cells (ys, xs, yt, xt) of every match, counted from the middle of the grid, in float64."""
     axes = [torch.arange(n, dtype=torch.float64, device=like.device) - (n - 1) / 2 for n in grid]
     return torch.cartesian_prod(*axes)
 
 
 def _pairwise_head(
-    scaled: Float[Tensor, "t d"], keys: Float[Tensor, "t d"], places: Float[Tensor, "t 4"]
+    scaled: Float[Tensor, "t d"], keys: Float[Tensor, "t d"], cells: Float[Tensor, "t 4"]
 ) -> Float[Tensor, ""]:
     keys = keys - keys.mean(dim=0)  # a shift of all keys changes no softmax, and keeps q̂·k small
-    squares = places.square().sum(dim=1)
-    values = torch.cat([torch.ones_like(squares)[:, None], places, squares[:, None]], dim=1)  # (t, 6)
+    squares = cells.square().sum(dim=1)
+    values = torch.cat([torch.ones_like(squares)[:, None], cells, squares[:, None]], dim=1)  # (t, 6)
     reach = scaled.norm(dim=1) * keys.norm(dim=1).max()  # |q̂·k| is at most this
     degree = _degree(reach, keys.shape[1])
     moments = _monomials(keys, degree) @ values  # (terms, 6)
@@ -72,13 +73,13 @@ def _pairwise_head(
     for far in (reach > _radius(degree)).nonzero()[:, 0].split(CHUNK):
         sums[far] = (scaled[far] @ keys.T).softmax(dim=1) @ values
     means = sums / sums[:, :1]
-    return (squares - 2 * (places * means[:, 1:5]).sum(dim=1) + means[:, 5]).mean()
+    return (squares - 2 * (cells * means[:, 1:5]).sum(dim=1) + means[:, 5]).mean()
 
 
 def _degree(reach: Float[Tensor, " t"], channels: int) -> int:
-    """The shortest series that leaves but a few queries out; the longest, if none does."""
+    """The lowest degree at which at most MAX_EXACT queries are out of range, within MAX_TERMS."""
     degree = 1
-    while (reach > _radius(degree)).sum() > FEW and math.comb(channels + degree + 1, degree + 1) <= TERMS:
+    while (reach > _radius(degree)).sum() > MAX_EXACT and math.comb(channels + degree + 1, degree + 1) <= MAX_TERMS:
         degree += 1
     return degree
 
@@ -110,12 +111,12 @@ def _inverse_factorials(channels: int, degree: int, like: Tensor) -> Float[Tenso
 # ---------------------------------------------------------------- convolutions, written as attention
 
 
-def of_convolution(dims: int, kernel: int) -> float:
-    """Φ of a convolution of ``kernel``^``dims`` taps, each a head that listens to one offset: dims (K² − 1)/12."""
+def convolution_nonlocality(dims: int, kernel: int) -> float:
+    """Φ of a convolution of ``kernel``^``dims`` taps, each a head that attends to one offset: dims (K² − 1)/12."""
     return dims * (kernel**2 - 1) / 12
 
 
-def of_bounded_convolution(dims: int, kernel: int, side: int) -> float:
+def bounded_convolution_nonlocality(dims: int, kernel: int, side: int) -> float:
     """The same on a grid of ``side`` cells along each axis: taps that would reach over the border are left out."""
     reach = min(kernel // 2, side - 1)
     offsets = np.arange(-reach, reach + 1)

@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 
 from transformatcher.evaluation.analysis.nonlocality_run import FORMS
 from transformatcher.evaluation.predict import LEVELS
-from transformatcher.viz.pictures import COLOURS, QUALITATIVE
+from transformatcher.viz.pictures import QUALITATIVE, SEQUENTIAL
 
 NAMES = {"pairwise": "query-key pairs", "query": "global query", "key": "global key"}
-PAPER_ATTENTION, PAPER_CONVOLUTION = 12.5, 8.0  # cells: what section 5.2 says of Figure 6
+PAPER_ATTENTION, PAPER_CONVOLUTION = 12.5, 8.0  # cells: numbers of section 5.2 on Figure 6
 ORANGE, BLUE, VERMILION = QUALITATIVE[0], QUALITATIVE[1], QUALITATIVE[5]
 
 
 def plot_nonlocality(summary: Mapping[str, Any], title: str = "") -> Figure:
-    """Figure 6: how far convolutions reach, how far each layer listens, and how little that differs from uniform.
+    """Figure 6: √Φ of convolutions, √Φ of each attention layer, and how far Φ is from uniform attention.
 
-    Lengths are roots of Φ, in cells: the paper's own figures (below 8, about 12.5) are lengths, not squares.
+    Shown are square roots of Φ, in cells: the paper's numbers (below 8, about 12.5) are lengths, not squares.
     """
     figure = Figure(figsize=(12, 4.4), dpi=100, layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1.1, 1, 1])
@@ -42,9 +42,11 @@ def plot_nonlocality(summary: Mapping[str, Any], title: str = "") -> Figure:
 def _convolutions(axis: Axes, convolutions: Sequence[Mapping[str, Any]]) -> None:
     for offset, (dims, colour) in enumerate(((4, BLUE), (6, ORANGE))):
         rows = [row for row in convolutions if row["dims"] == dims]
-        places = 3 * np.arange(len(rows)) + offset
-        _boxes(axis, places, [np.sqrt(row["quantiles"]) for row in rows], colour)
-        axis.plot(places, [row["phi"] ** 0.5 for row in rows], "D", color=colour, mec="black", ms=5, label=f"{dims}-D")
+        positions = 3 * np.arange(len(rows)) + offset
+        _boxes(axis, positions, [np.sqrt(row["quantiles"]) for row in rows], colour)
+        axis.plot(
+            positions, [row["phi"] ** 0.5 for row in rows], "D", color=colour, mec="black", ms=5, label=f"{dims}-D"
+        )
     kernels = sorted({row["kernel"] for row in convolutions})
     axis.axhline(PAPER_CONVOLUTION, color="0.4", ls=":", lw=1, label="the paper: all below 8")
     axis.set_xticks(3 * np.arange(len(kernels)) + 0.5, list(map(str, kernels)))
@@ -54,18 +56,18 @@ def _convolutions(axis: Axes, convolutions: Sequence[Mapping[str, Any]]) -> None
 
 def _layers(axis: Axes, summary: Mapping[str, Any]) -> None:
     rows = summary["layers"]["pairwise"]
-    places = np.arange(1, len(rows) + 1)
-    _boxes(axis, places, [np.sqrt(row["quantiles"]) for row in rows], BLUE)
-    axis.axhline(summary["uniform"] ** 0.5, color=VERMILION, ls="--", lw=1.2, label="attention to all matches alike")
+    positions = np.arange(1, len(rows) + 1)
+    _boxes(axis, positions, [np.sqrt(row["quantiles"]) for row in rows], BLUE)
+    axis.axhline(summary["uniform"] ** 0.5, color=VERMILION, ls="--", lw=1.2, label="uniform attention")
     axis.axhline(PAPER_ATTENTION, color="0.4", ls=":", lw=1, label="the paper: about 12.5 (15 cells a side)")
-    axis.set_xticks(places)
+    axis.set_xticks(positions)
     axis.set(xlabel="layer", title="attention layers, query-key pairs")
     note = f"heads differ from uniform by {departure(summary, 'pairwise'):.1g} % at most"
     axis.legend(fontsize=7, loc="lower left", title=note, title_fontsize=7)
 
 
 def _departure(axis: Axes, summary: Mapping[str, Any]) -> None:
-    """Layers differ from uniform attention by little: only on a scale of its own can it be seen."""
+    """Φ of the global query and key relative to uniform attention; the difference is small, so it has its own scale."""
     forms, depth = FORMS[1:], len(summary["layers"]["query"])
     for offset, (form, colour) in enumerate(zip(forms, (ORANGE, BLUE), strict=True)):
         rows = summary["layers"][form]
@@ -74,7 +76,7 @@ def _departure(axis: Axes, summary: Mapping[str, Any]) -> None:
         axis.plot([], [], "s", color=colour, mec="black", label=NAMES[form])
     axis.axhline(0, color=VERMILION, ls="--", lw=1.2)
     axis.set_xticks(3 * np.arange(depth) + 0.5, list(map(str, range(1, depth + 1))))
-    axis.set(xlabel="layer", ylabel="Φ against uniform attention (%)", title="what layers listen to in common")
+    axis.set(xlabel="layer", ylabel="Φ relative to uniform attention (%)", title="global query and global key")
     axis.legend(fontsize=7)
 
 
@@ -84,13 +86,13 @@ def departure(summary: Mapping[str, Any], form: str) -> float:
     return max(100 * abs(phi / summary["uniform"] - 1) for phi in heads)
 
 
-def _boxes(axis: Axes, places: np.ndarray, quantiles: Sequence[np.ndarray], colour: Any) -> None:
+def _boxes(axis: Axes, positions: np.ndarray, quantiles: Sequence[np.ndarray], colour: Any) -> None:
     """Boxes from the 25th to the 75th percentile, whiskers from the 5th to the 95th."""
     keys = ("whislo", "q1", "med", "q3", "whishi")
     stats = [dict(zip(keys, map(float, row), strict=True)) for row in quantiles]
     axis.bxp(
         stats,
-        positions=places,
+        positions=positions,
         widths=0.75,
         showfliers=False,
         manage_ticks=False,
@@ -107,7 +109,7 @@ def plot_difficulty(summary: Mapping[str, Any], title: str = "") -> Figure | Non
         return None
     figure = Figure(figsize=(12, 7.2), dpi=100, layout="constrained")
     axes = figure.subplots(len(FORMS), len(factors), sharex=True, sharey=True, squeeze=False)
-    colours = mpl.colormaps[COLOURS]([0.95, 0.5, 0.0])  # light is easy
+    colours = mpl.colormaps[SEQUENTIAL]([0.95, 0.5, 0.0])  # light is easy
     for form, row in zip(FORMS, axes, strict=True):
         for factor, axis in zip(factors, row, strict=True):
             _shares(axis, summary["difficulty"][form][factor], colours)
@@ -124,9 +126,9 @@ def plot_difficulty(summary: Mapping[str, Any], title: str = "") -> Figure | Non
 
 def _shares(axis: Axes, groups: Mapping[str, Any], colours: np.ndarray) -> None:
     shares = 100 * np.array(groups["shares"])  # (groups, levels)
-    places, bottom = np.arange(1, len(shares) + 1), np.zeros(len(shares))
+    positions, bottom = np.arange(1, len(shares) + 1), np.zeros(len(shares))
     for level, colour in enumerate(colours):
-        axis.bar(places, shares[:, level], bottom=bottom, width=0.95, color=colour)
+        axis.bar(positions, shares[:, level], bottom=bottom, width=0.95, color=colour)
         bottom += shares[:, level]
     axis.set(ylim=(0, 100))
     axis.spines[["top", "right"]].set_visible(False)

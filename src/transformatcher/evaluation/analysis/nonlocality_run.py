@@ -1,4 +1,4 @@
-"""Matcher and pairs → nonlocality of every layer and head on disk, pair by pair → what it says of all of them."""
+"""Model and pairs → nonlocality of every layer and head on disk, pair by pair → a summary over all pairs."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +13,14 @@ from scipy.stats import spearmanr
 
 from transformatcher.data.pairs import collate, load_pair
 from transformatcher.errors import InputError
-from transformatcher.evaluation.analysis.attention_hooks import Layer, observe
+from transformatcher.evaluation.analysis.attention_hooks import AttentionRecord, record_attention
 from transformatcher.evaluation.analysis.nonlocality import (
+    bounded_convolution_nonlocality,
+    convolution_nonlocality,
     convolution_offsets,
-    of_bounded_convolution,
-    of_convolution,
-    of_distribution,
-    of_uniform,
-    pairwise,
+    nonlocality_of_weights,
+    pairwise_nonlocality,
+    uniform_nonlocality,
 )
 from transformatcher.evaluation.predict import LEVELS, RUN, fingerprint, read_run
 from transformatcher.files import append_lines, complete_lines, exclusive_lock, write_text
@@ -43,14 +43,14 @@ class PairNonlocality:
     name: str
     category: str
     difficulty: dict[str, int]
-    annotation: str  # its fingerprint: another data set may have a pair of the same name
+    annotation: str  # fingerprint of the keypoints: another dataset may have a pair of the same name
     grid: list[int]
     pairwise: list[list[float]]
     query: list[list[float]]
     key: list[list[float]]
 
 
-def measure_to_disk(
+def compute_nonlocality(
     model: TransforMatcher,
     pairs: Sequence[ImagePair],
     out: Path,
@@ -60,9 +60,19 @@ def measure_to_disk(
     device: torch.device,
     track: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[PairNonlocality]:
-    """Measure every pair and append it to ``out/nonlocality.jsonl``; pairs already there are skipped.
+    """Compute Φ of every pair and append it to ``out/nonlocality.jsonl``; pairs already there are skipped.
 
-    ``run`` is what the numbers depend on besides the pair; a folder of another run is refused.
+    Args:
+        model: with additive attention, on ``device``.
+        pairs: whose photos are read.
+        out: the folder of the run; one that holds another run is refused.
+        run: everything that the numbers depend on besides the pair.
+        image_size: (h, w) that the photos are resized to.
+        device: where the model is.
+        track: called with (pairs done, all pairs).
+
+    Returns:
+        Φ of each pair, in the order of ``pairs``.
     """
     path = out / LINES
     text = json.dumps(run, indent=2, sort_keys=True) + "\n"
@@ -78,36 +88,38 @@ def measure_to_disk(
         track(len(pairs) - len(todo), len(pairs))
         with append_lines(path) as write:
             for count, pair in enumerate(todo, 1):
-                done[pair.name] = measured = measure(model, pair, image_size, device)
-                write(json.dumps(asdict(measured)))
+                done[pair.name] = result = pair_nonlocality(model, pair, image_size, device)
+                write(json.dumps(asdict(result)))
                 track(len(pairs) - len(todo) + count, len(pairs))
     return [done[pair.name] for pair in pairs]
 
 
-def measure(model: TransforMatcher, pair: ImagePair, image_size: Size, device: torch.device) -> PairNonlocality:
+def pair_nonlocality(
+    model: TransforMatcher, pair: ImagePair, image_size: Size, device: torch.device
+) -> PairNonlocality:
     """Φ of one pair in each layer and head, in all three forms."""
     tensors = collate([load_pair(pair, image_size)])
     with torch.inference_mode():
         corr = model.correlation(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
-        _, layers = observe(model.refiner, corr, nonlocality_of)
+        _, layers = record_attention(model.refiner, corr, layer_nonlocality)
     numbers = {form: [layer[form] for layer in layers] for form in FORMS}
     return PairNonlocality(
         pair.name, pair.category, dict(pair.difficulty), fingerprint([pair]), list(corr.shape[2:]), **numbers
     )
 
 
-def nonlocality_of(layer: Layer) -> dict[str, list[float]]:
+def layer_nonlocality(record: AttentionRecord) -> dict[str, list[float]]:
     """Φ of each head of one layer, for the first pair of its batch."""
-    alpha, beta = layer.alpha[0], layer.beta[0]
+    alpha, beta = record.alpha[0], record.beta[0]
     return {
-        "pairwise": pairwise(alpha, layer.queries[0], layer.keys[0], layer.grid).tolist(),
-        "query": of_distribution(alpha, layer.grid).tolist(),
-        "key": of_distribution(beta, layer.grid).tolist(),
+        "pairwise": pairwise_nonlocality(alpha, record.queries[0], record.keys[0], record.grid).tolist(),
+        "query": nonlocality_of_weights(alpha, record.grid).tolist(),
+        "key": nonlocality_of_weights(beta, record.grid).tolist(),
     }
 
 
 def _read_lines(path: Path) -> Iterator[PairNonlocality]:
-    """Every whole line."""
+    """Every complete line of the file."""
     for number, line in enumerate(complete_lines(path), 1):
         try:
             yield PairNonlocality(**json.loads(line))
@@ -115,27 +127,27 @@ def _read_lines(path: Path) -> Iterator[PairNonlocality]:
             raise InputError(f"{path}, line {number}: not the nonlocality of a pair ({error}); delete it") from error
 
 
-# ---------------------------------------------------------------- what the numbers say
+# ---------------------------------------------------------------- summary over all pairs
 
 
-def summarise(measured: Sequence[PairNonlocality]) -> dict[str, Any]:
-    """All pairs' numbers → those of the figures: for each layer and form, for convolutions, for groups of pairs."""
-    grids = {tuple(pair.grid) for pair in measured}
+def summarise(results: Sequence[PairNonlocality]) -> dict[str, Any]:
+    """Φ of all pairs → the numbers of the figures: by layer and form, for convolutions, by groups of pairs."""
+    grids = {tuple(pair.grid) for pair in results}
     if len(grids) != 1:
         raise InputError(f"pairs with {len(grids)} different grids cannot be compared")
     hs, ws, ht, wt = grids.pop()
     grid: Grid4 = (hs, ws, ht, wt)
-    numbers = {form: np.array([getattr(pair, form) for pair in measured]) for form in FORMS}  # (pairs, layers, heads)
+    numbers = {form: np.array([getattr(pair, form) for pair in results]) for form in FORMS}  # (pairs, layers, heads)
     levels = {
-        factor: np.array([pair.difficulty[factor] for pair in measured])
+        factor: np.array([pair.difficulty[factor] for pair in results])
         for factor in FACTORS
-        if all(factor in pair.difficulty for pair in measured)
+        if all(factor in pair.difficulty for pair in results)
     }
     return {
-        "n_pairs": len(measured),
+        "n_pairs": len(results),
         "grid": list(grid),
-        "uniform": of_uniform(grid),
-        "layers": {form: [_layer(values[:, index]) for index in range(values.shape[1])]
+        "uniform": uniform_nonlocality(grid),
+        "layers": {form: [_layer_statistics(values[:, index]) for index in range(values.shape[1])]
                    for form, values in numbers.items()},
         "convolutions": [_convolution(dims, kernel, min(grid)) for dims, kernel in CONVOLUTIONS],
         "difficulty": {form: {factor: _by_difficulty(values.mean(axis=2).sum(axis=1), level)
@@ -144,8 +156,8 @@ def summarise(measured: Sequence[PairNonlocality]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _layer(values: Float[np.ndarray, "pairs heads"]) -> dict[str, Any]:
-    """Of one layer: the mean Φ, that of each head, and quantiles over pairs and heads."""
+def _layer_statistics(values: Float[np.ndarray, "pairs heads"]) -> dict[str, Any]:
+    """Statistics of one layer: the mean Φ, the mean of each head, and quantiles over pairs and heads."""
     return {
         "mean": float(values.mean()),
         "heads": values.mean(axis=0).tolist(),
@@ -155,18 +167,18 @@ def _layer(values: Float[np.ndarray, "pairs heads"]) -> dict[str, Any]:
 
 def _convolution(dims: int, kernel: int, side: int) -> dict[str, Any]:
     squares, shares = convolution_offsets(dims, kernel)
-    places = np.searchsorted(shares.cumsum(), np.array(QUANTILES) - 1e-12)
+    indices = np.searchsorted(shares.cumsum(), np.array(QUANTILES) - 1e-12)
     return {
         "dims": dims,
         "kernel": kernel,
-        "phi": of_convolution(dims, kernel),
-        "phi_bounded": of_bounded_convolution(dims, kernel, side),
-        "quantiles": squares[places].tolist(),
+        "phi": convolution_nonlocality(dims, kernel),
+        "phi_bounded": bounded_convolution_nonlocality(dims, kernel, side),
+        "quantiles": squares[indices].tolist(),
     }
 
 
 def _by_difficulty(phi: Float[np.ndarray, " n"], level: Int[np.ndarray, " n"]) -> dict[str, Any]:
-    """Shares of easy, medium and hard in groups of rising Φ, and whether the two rise together at all."""
+    """Shares of easy, medium and hard pairs in groups of rising Φ, and the rank correlation of Φ and difficulty."""
     groups = np.array_split(np.argsort(phi, kind="stable"), min(GROUPS, len(phi)))
     trend = spearmanr(phi, level) if min(np.ptp(phi), np.ptp(level)) > 0 else None
     return {

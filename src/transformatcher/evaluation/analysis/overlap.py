@@ -15,7 +15,7 @@ from transformatcher.evaluation.analysis.paper_tables import PROTOCOL
 from transformatcher.evaluation.analysis.run_folders import FOLDERS, EvalRun, pairs_of
 from transformatcher.evaluation.analysis.tables import NOTHING, Section, Table
 from transformatcher.evaluation.scores import pair_scores
-from transformatcher.viz.pictures import COLOURS
+from transformatcher.viz.pictures import SEQUENTIAL
 
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
 ALL, FEW = "all pairs", "at most one image"  # of LISTED, the last two together
@@ -120,7 +120,7 @@ def plot_overlap(overlap: Overlap) -> Figure:
     """Bars of each part for each run, a panel for each tolerance."""
     figure = Figure(figsize=(10, 3.8), dpi=110, layout="constrained")
     axes = figure.subplots(1, len(ALPHAS), sharey=True)
-    colours = mpl.colormaps[COLOURS](np.linspace(0, 0.85, len(LISTED)))
+    colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(LISTED)))
     width = 0.8 / len(LISTED)
     for number, (axis, alpha) in enumerate(zip(axes, ALPHAS, strict=True)):
         for index, (name, colour) in enumerate(zip(LISTED, colours, strict=True)):

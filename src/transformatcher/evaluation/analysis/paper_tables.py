@@ -228,8 +228,8 @@ def nonlocality_tables(summary: Mapping[str, Any]) -> list[Table]:
         [Section(rows), Section([["all alike", number(uniform**0.5, 3), number(uniform, 4), *[NOTHING] * 4]])],
         [
             "Pairs: the supplement's pairwise form, softmax(Q̂Kᵀ), its queries scaled by weights that sum to one over "
-            f"all matches. Heads differ from attention to all alike by {departure(summary, 'pairwise'):.1g} % at most.",
-            "The paper speaks of about 12.5 cells on grids of 15 cells a side, where attention to all alike has "
+            f"all matches. Heads differ from uniform attention by {departure(summary, 'pairwise'):.1g} % at most.",
+            "The paper speaks of about 12.5 cells on grids of 15 cells a side, where uniform attention has "
             "√Φ = 12.2; its numbers fit roots of Φ, not Φ itself.",
         ],
         commands,

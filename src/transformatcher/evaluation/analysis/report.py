@@ -34,7 +34,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 @dataclass
-class Gathered:
+class ReportInputs:
     """What was found, kind by kind."""
 
     evals: list[EvalRun] = field(default_factory=list)
@@ -46,9 +46,9 @@ class Gathered:
     pictures: list[Path] = field(default_factory=list)
 
 
-def gather(paths: Sequence[Path]) -> Gathered:
+def gather(paths: Sequence[Path]) -> ReportInputs:
     """Folders and files that commands wrote; a folder that is none of them is searched one level down."""
-    found = Gathered()
+    found = ReportInputs()
     for path in {path.resolve(): path for path in paths}.values():  # each once
         if not path.exists():
             raise InputError(f"{path}: no such file or folder")
@@ -67,7 +67,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     return found
 
 
-def _add_folder(path: Path, found: Gathered) -> bool:
+def _add_folder(path: Path, found: ReportInputs) -> bool:
     before = _count(found)
     if is_eval(path):
         found.evals.append(read_eval(path))
@@ -79,7 +79,7 @@ def _add_folder(path: Path, found: Gathered) -> bool:
     return _count(found) > before
 
 
-def _add_inside(path: Path, found: Gathered) -> bool:
+def _add_inside(path: Path, found: ReportInputs) -> bool:
     """Of what was not named, a file that cannot be read is not of use."""
     if path.is_dir():
         return _add_folder(path, found)
@@ -89,7 +89,7 @@ def _add_inside(path: Path, found: Gathered) -> bool:
         return False
 
 
-def _add_file(path: Path, found: Gathered) -> bool:
+def _add_file(path: Path, found: ReportInputs) -> bool:
     """Whether the file was of use."""
     before, suffix = _count(found), path.suffix.lower()
     if suffix == ".json":
@@ -113,7 +113,7 @@ def _add_file(path: Path, found: Gathered) -> bool:
     return _count(found) > before
 
 
-def _count(found: Gathered) -> int:
+def _count(found: ReportInputs) -> int:
     return sum(len(values) for values in vars(found).values())
 
 
@@ -121,7 +121,7 @@ Part = tuple[str, str, str]  # anchor, title, HTML
 
 
 def report(
-    found: Gathered, command: str, title: str, track: Callable[[int, int], None] = lambda _done, _total: None
+    found: ReportInputs, command: str, title: str, track: Callable[[int, int], None] = lambda _done, _total: None
 ) -> str:
     """The page."""
     jobs: list[Callable[[], Part]] = []
