@@ -29,6 +29,7 @@ from transformatcher.evaluation.scores import (
 from transformatcher.files import exclusive_lock
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.run_folder import Run, write_run
 from transformatcher.schema import Flow
 
 
@@ -56,7 +57,7 @@ class Identity(TransforMatcher):
 
 def predict(model, pairs, out, run=None, **options):
     options = {"image_size": (32, 32), "device": torch.device("cpu"), "batch": 1} | options
-    return predict_to_disk(model, pairs, out, run or {"a": 1}, **options)
+    return predict_to_disk(model, pairs, out, Run("eval", run or {"a": 1}), **options)
 
 
 def prediction(name="p", category="cat", error=0.0, **changes) -> Prediction:
@@ -119,7 +120,7 @@ class TestPredictions:
             predict(Identity(), pairs, tmp_path)
         path = predict(Identity(), pairs, tmp_path)
         path.write_text(2 * path.read_text())  # what two of them left before they knew of each other
-        with pytest.raises(InputError, match=r"line 3: .* a second time; .*--overwrite"):
+        with pytest.raises(InputError, match=r"line 3: a second line for .*; .*--overwrite"):
             read_predictions(tmp_path)
 
     def test_reading_leaves_what_is_being_written(self, spair_root: Path, tmp_path: Path):
@@ -132,7 +133,7 @@ class TestPredictions:
     def test_another_run_is_refused(self, spair_root: Path, tmp_path: Path):
         pairs = load_spair(spair_root, "val")
         predict(Identity(), pairs, tmp_path, {"weights": "a"})
-        with pytest.raises(InputError, match=r"another run \(weights differ\).*--overwrite"):
+        with pytest.raises(InputError, match=r"another run, which differs in weights \(.*--overwrite"):
             predict(Identity(), pairs, tmp_path, {"weights": "b"})
         model = Identity()
         predict(model, pairs, tmp_path, {"weights": "b"}, overwrite=True)
@@ -218,7 +219,7 @@ class TestScores:
         assert remarks(pairs[:1], Path("nowhere")) == []
 
     def test_unfinished_runs_and_points_outside_are_said(self, tmp_path: Path):
-        (tmp_path / "run.json").write_text('{"n_pairs": 9}')
+        write_run(tmp_path, Run("eval", {"n_pairs": 9}))
         outside = prediction("a", trg_kps=[[20.0, 20.0], [120.0, 260.0]])
         unfinished, stray = remarks([outside], tmp_path)
         assert unfinished == "unfinished: 1 of 9 pairs are predicted so far"
@@ -247,7 +248,7 @@ class TestScores:
 
     def test_headline(self, tmp_path: Path):
         scores = score([prediction("a", trg_bbox=None)])
-        (tmp_path / "run.json").write_text(json.dumps({"benchmark": "pfwillow"}))
+        write_run(tmp_path, Run("eval", {"benchmark": "pfwillow"}))
         assert headline(scores, tmp_path) == ("bbox-kp", "0.1")
         assert headline(scores, tmp_path / "nowhere") == ("img", "0.1")
         (tmp_path / "run.json").write_text("{")  # damaged

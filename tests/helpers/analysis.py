@@ -9,9 +9,10 @@ from torch import nn
 
 from transformatcher.config import model_config
 from transformatcher.evaluation.analysis.nonlocality_run import PairNonlocality
-from transformatcher.evaluation.predict import PREDICTIONS, RUN, Prediction
+from transformatcher.evaluation.predict import PREDICTIONS, Prediction
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.models.build import build_matcher
+from transformatcher.run_folder import Run, write_run
 
 BENCH = {
     "device": "cpu, 2 threads",
@@ -56,13 +57,11 @@ def prediction(name: str, error_px: float, category: str = "cat", **changes: obj
     return Prediction(**{**fields, **changes})
 
 
-def write_eval(folder: Path, predictions: list[Prediction], **run: object) -> Path:
+def write_eval(folder: Path, predictions: list[Prediction], **arguments: object) -> Path:
     folder.mkdir(parents=True)
-    said = {
-        "benchmark": "spair", "split": "val", "n_pairs": len(predictions), "weights_hash": "0123456789",
-        "weights": "the model that ships with transformatcher", "model": {"image_size": [272, 272]}, **run,
-    }  # fmt: skip
-    (folder / RUN).write_text(json.dumps(said))
+    usual = {"benchmark": "spair", "split": "val", "n_pairs": len(predictions), "weights_hash": "0123456789",
+             "model": {"image_size": [272, 272]}}  # fmt: skip
+    write_run(folder, Run("eval", usual | arguments))
     (folder / PREDICTIONS).write_text("".join(json.dumps(asdict(item)) + "\n" for item in predictions))
     return folder
 

@@ -15,6 +15,7 @@ from transformatcher.errors import InputError
 from transformatcher.evaluation.predict import read_predictions
 from transformatcher.inference.checkpoint import load_checkpoint, save_checkpoint
 from transformatcher.models.build import build_matcher
+from transformatcher.run_folder import read_arguments
 
 SMALL = {
     "backbone": "resnet50", "stages": [1], "layers": [0, 2], "image_size": [32, 32], "depth": 1, "raw_gain": 200,
@@ -83,7 +84,7 @@ def test_eval_and_match_at_another_shape(spair_root: Path, tmp_path: Path, capsy
     options = ["--weights", str(weights), "--device", "cpu", "--set", "image_size=[32, 64]"]
     benchmark = ["--benchmark", "spair", "--root", str(spair_root), "--split", "val"]
     assert main(["eval", *benchmark, "--out", str(out), *options]) == 0
-    assert json.loads((out / "run.json").read_text())["model"]["image_size"] == [32, 64]
+    assert read_arguments(out)["model"]["image_size"] == [32, 64]
     for prediction in read_predictions(out):
         h, w = prediction.trg_size
         assert ((np.array(prediction.pred_kps) >= 0) & (np.array(prediction.pred_kps) <= (w, h))).all()

@@ -17,6 +17,7 @@ from transformatcher.cli.model_args import (
     STDOUT,
     check_picture,
     load_model,
+    model_arguments,
     named_folder,
     progress_bar,
     recorded_split,
@@ -29,7 +30,7 @@ from transformatcher.data.pairs import read_pair
 from transformatcher.data.validate import check_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluation.metrics import ALPHAS, Kind
-from transformatcher.evaluation.predict import fingerprint, predict_to_disk, read_predictions, read_run
+from transformatcher.evaluation.predict import fingerprint, predict_to_disk, read_predictions
 from transformatcher.evaluation.scores import (
     PUBLISHED_KIND,
     SCORES,
@@ -57,6 +58,7 @@ from transformatcher.inference.calibration import (
 from transformatcher.inference.checkpoint import CONFIG
 from transformatcher.inference.matcher import MATCH_THRESHOLD, pick_device
 from transformatcher.models.weights_io import hash_tensors
+from transformatcher.run_folder import Run, read_arguments
 from transformatcher.schema import ImagePair, Size
 from transformatcher.viz.pictures import draw_errors, save_figure
 from transformatcher.viz.plots import plot_confidence, plot_costs, plot_scores
@@ -69,20 +71,20 @@ def evaluate(args: argparse.Namespace) -> int:
     frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
     device = pick_device(args.device)
     out = named_folder(args.out)
-    model, config, description = load_model(args)
+    model, config, _ = load_model(args)
     root = Path(args.root)
     pairs = load_benchmark(args.benchmark, root, args.split, n_pairs=args.limit or 1000, seed=args.seed)[: args.limit]
-    run = {
+    arguments = {
         "benchmark": args.benchmark,
         "split": recorded_split(args),
+        "limit": args.limit,
+        "seed": args.seed if args.benchmark == "coco" else None,
+        **model_arguments(args),
         "n_pairs": len(pairs),
         "pairs": fingerprint(pairs),
         "model": to_plain(config),
-        "weights": description,
         "weights_hash": hash_tensors(model.state_dict()),
     }
-    if args.benchmark == "coco" and args.seed:
-        run["seed"] = args.seed
     if args.thres == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
         raise InputError(f"--thres bbox: not every pair of {args.benchmark} has an object box; choose another")
     with progress_bar("predicting") as track:
@@ -90,7 +92,7 @@ def evaluate(args: argparse.Namespace) -> int:
             model.to(device),
             pairs,
             out,
-            run,
+            Run("eval", arguments),
             image_size=config.image_size,
             device=device,
             batch=args.batch,
@@ -122,7 +124,7 @@ def calibrate(args: argparse.Namespace) -> int:
     sets = {str(folder) if alike else folder.name: folder for folder in folders}
     judged, absent = {}, {}
     for name, folder in sets.items():
-        kind = PUBLISHED_KIND.get(read_run(folder).get("benchmark", ""), "img")
+        kind = PUBLISHED_KIND.get(read_arguments(folder).get("benchmark", ""), "img")
         predictions = read_predictions(folder)
         judged[name] = (kind, *judged_points(predictions, kind, alpha))
         absent[name] = absent_points(predictions)

@@ -80,6 +80,19 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
     return model, config, f"raw correlation, {Path(args.backbone_weights).name}"
 
 
+def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that chose the model, as data for run.json; ``set`` holds those of --config, too."""
+    settings = read_model_table(Path(args.config)) if args.config else {}
+    given = {
+        "weights": args.weights,
+        "refiner": args.refiner,
+        "backbone": args.backbone,
+        "backbone_weights": Path(args.backbone_weights).name if args.backbone_weights else None,
+        "set": settings | parse_overrides(args.settings),
+    }
+    return {key: value for key, value in given.items() if value}
+
+
 def _checkpoint(args: argparse.Namespace) -> Path:
     """Where the weights that the arguments name are; a name on the Hugging Face hub is looked for in its cache."""
     return find_checkpoint(args.weights, download=args.download) if args.weights else SHIPPED

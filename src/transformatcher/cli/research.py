@@ -32,7 +32,6 @@ from transformatcher.evaluation.analysis.report import gather
 from transformatcher.evaluation.analysis.report import report as make_report
 from transformatcher.evaluation.analysis.run_folders import FOLDERS, read_bench, read_eval
 from transformatcher.evaluation.analysis.tables import Table, write_table
-from transformatcher.evaluation.predict import RUN
 from transformatcher.evaluation.scores import parse_alphas
 from transformatcher.files import write_text
 from transformatcher.images import read_image
@@ -40,6 +39,7 @@ from transformatcher.inference.checkpoint import SHIPPED, SHIPPED_DESCRIPTION, l
 from transformatcher.inference.matcher import pick_device
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.models.weights_io import hash_tensors
+from transformatcher.run_folder import RUN, Run
 from transformatcher.viz.pictures import save_figure
 
 
@@ -49,13 +49,14 @@ def nonlocality(args: argparse.Namespace) -> int:
     model, config, description = _load(args)
     pairs = load_benchmark(args.benchmark, Path(args.root), args.split, n_pairs=args.limit or 1000)[: args.limit]
     split = recorded_split(args)
-    run = {
+    arguments = {
         "benchmark": args.benchmark,
         "split": split,
+        "weights": args.weights,
         "model": to_plain(config),
-        "weights": description,
         "weights_hash": hash_tensors(model.state_dict()),
     }
+    run = Run("analyse nonlocality", arguments)
     with progress_bar("computing") as track:
         measured = compute_nonlocality(
             model.to(device), pairs, out, run, image_size=config.image_size, device=device, track=track
@@ -139,7 +140,7 @@ def overlap(args: argparse.Namespace) -> int:
             raise InputError(
                 f"{run.folder / RUN}: does not say which benchmark these predictions are of; run eval anew"
             )
-        wanted, there = run.run.get("n_pairs", 0), len(run.predictions)
+        wanted, there = run.arguments.get("n_pairs", 0), len(run.predictions)
         if wanted != there:
             raise InputError(f"{run.folder}: holds {there} of {wanted} pairs; the same eval command goes on with it")
     benchmark, split = args.train_benchmark or runs[0].benchmark, find_split(args.train)

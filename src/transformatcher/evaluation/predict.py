@@ -1,10 +1,9 @@
 """Matcher and pairs → predictions on disk; scores.py reads them, so that another protocol costs only seconds."""
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ import torch
 from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
 from transformatcher.errors import InputError
-from transformatcher.files import append_lines, complete_lines, exclusive_lock, read_json, write_text
 from transformatcher.models.flow import cycle_error, swap_source_target
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.run_folder import LineFile, Run, open_run_folder
 from transformatcher.schema import ImagePair, Size
 
-PREDICTIONS, RUN = "predictions.jsonl", "run.json"
+PREDICTIONS = "predictions.jsonl"
 LEVELS = ("easy", "medium", "hard")  # of difficulty
 
 
@@ -51,7 +50,7 @@ def predict_to_disk(
     model: TransforMatcher,
     pairs: Sequence[ImagePair],
     out: Path,
-    run: Mapping[str, Any],
+    run: Run,
     *,
     image_size: Size,
     device: torch.device,
@@ -66,29 +65,32 @@ def predict_to_disk(
         model: in evaluation mode, on ``device``.
         pairs: with distinct names.
         out: created if need be. A folder that holds predictions of another ``run`` is refused.
-        run: what the predictions depend on (model, weights, data), kept in ``out/run.json``.
+        run: the command and what the predictions depend on (model, weights, data), kept in ``out/run.json``.
         image_size, device, batch, threads: how to run.
         overwrite: throw away what is there, whatever run it came from.
         track: called with the numbers of pairs done and in all.
     """
-    with exclusive_lock(out):
-        path = _prepare_folder(out, run, overwrite)
-        done = {prediction.name for prediction in _read_lines(path)} if path.exists() else set()
-        todo = [pair for pair in pairs if pair.name not in done]
-        track(len(pairs) - len(todo), len(pairs))
-        with append_lines(path) as write:
-            for count, prediction in enumerate(_predict(model, todo, image_size, device, batch, threads), 1):
-                write(json.dumps(asdict(prediction)))
-                track(len(pairs) - len(todo) + count, len(pairs))
-    return path
+    by_name = {pair.name: pair for pair in pairs}
+
+    def compute(names: Sequence[str]) -> Iterator[Prediction]:
+        return _predict(model, [by_name[name] for name in names], image_size, device, batch, threads)
+
+    with open_run_folder(out, run, [PREDICTIONS], overwrite=overwrite):
+        prediction_file(out).complete(list(by_name), compute, track)
+    return out / PREDICTIONS
+
+
+def prediction_file(out: Path) -> LineFile[Prediction]:
+    """The file of predictions in a folder, which need not exist yet."""
+    return LineFile(out / PREDICTIONS, _parse_prediction, "a prediction", "predict again with --overwrite")
 
 
 def read_predictions(out: Path) -> list[Prediction]:
-    """What :func:`predict_to_disk` left in a folder."""
+    """The predictions that :func:`predict_to_disk` wrote to a folder."""
     path = out / PREDICTIONS
     if not path.is_file():
         raise InputError(f"{path}: no predictions there; run transformatcher eval first")
-    predictions = list(_read_lines(path))
+    predictions = list(prediction_file(out).read().values())
     if not predictions:
         raise InputError(f"{path}: holds no predictions")
     return predictions
@@ -161,45 +163,10 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
         )
 
 
-def _prepare_folder(out: Path, run: Mapping[str, Any], overwrite: bool) -> Path:
-    path = out / PREDICTIONS
-    text = json.dumps(run, indent=2, sort_keys=True) + "\n"
-    if overwrite:
-        path.unlink(missing_ok=True)
-    elif path.exists():
-        before = read_run(out)
-        differing = [key for key in sorted({*before, *run}) if before.get(key) != json.loads(text).get(key)]
-        if differing:
-            raise InputError(
-                f"{out}: holds predictions of another run ({', '.join(differing)} differ); "
-                "choose another --out, or give --overwrite"
-            )
-    write_text(out / RUN, text)
-    return path
-
-
-def read_run(out: Path) -> dict[str, Any]:
-    """What the predictions in a folder depend on; empty where that cannot be told."""
-    try:
-        run = read_json(out / RUN)
-    except InputError:
-        return {}
-    return run if isinstance(run, dict) else {}
-
-
-def _read_lines(path: Path) -> Iterator[Prediction]:
-    """Every whole line, each of another pair."""
-    names = set()
-    for number, line in enumerate(complete_lines(path), 1):
-        try:
-            prediction = Prediction(**json.loads(line))
-            _check_prediction(prediction)
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}: not a prediction ({error})") from error
-        if prediction.name in names:
-            raise InputError(f"{path}, line {number}: {prediction.name} a second time; predict anew with --overwrite")
-        names.add(prediction.name)
-        yield prediction
+def _parse_prediction(data: Any) -> Prediction:
+    prediction = Prediction(**data)
+    _check_prediction(prediction)
+    return prediction
 
 
 def _check_prediction(prediction: Prediction) -> None:

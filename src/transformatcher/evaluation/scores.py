@@ -24,8 +24,9 @@ from transformatcher.evaluation.metrics import (
     point_errors,
     reference_length,
 )
-from transformatcher.evaluation.predict import LEVELS, Prediction, read_run
+from transformatcher.evaluation.predict import LEVELS, Prediction
 from transformatcher.files import write_text
+from transformatcher.run_folder import read_arguments
 from transformatcher.schema import Size
 
 SCORES = "scores.json"
@@ -172,7 +173,7 @@ def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[
     """The threshold kind and α to show where there is room for one: what the benchmark's publications use, and 0.1."""
     kinds = list(scores["pck"])
     if kind == "auto":
-        kind = PUBLISHED_KIND.get(read_run(out).get("benchmark", ""), "img")
+        kind = PUBLISHED_KIND.get(read_arguments(out).get("benchmark", ""), "img")
         kind = kind if kind in kinds else "img"
     if kind not in kinds:
         raise InputError(f"threshold {kind!r}: not every pair has the box it needs; choose one of {', '.join(kinds)}")
@@ -183,7 +184,7 @@ def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[
 def remarks(predictions: Sequence[Prediction], out: Path) -> list[str]:
     """Sentences on what a reader of the scores should know."""
     found = []
-    wanted = read_run(out).get("n_pairs", len(predictions))
+    wanted = read_arguments(out).get("n_pairs", len(predictions))
     if wanted != len(predictions):
         found.append(f"unfinished: {len(predictions)} of {wanted} pairs are predicted so far")
     without = sum(prediction.trg_bbox is None for prediction in predictions)

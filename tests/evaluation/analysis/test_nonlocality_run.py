@@ -18,8 +18,10 @@ from transformatcher.evaluation.analysis.nonlocality import uniform_nonlocality
 from transformatcher.evaluation.analysis.nonlocality_figures import departure, plot_difficulty, plot_nonlocality
 from transformatcher.evaluation.analysis.nonlocality_run import LINES, PairNonlocality, compute_nonlocality, summarise
 from transformatcher.inference.checkpoint import SHIPPED, load_checkpoint
+from transformatcher.run_folder import Run, write_run
 
 CPU = torch.device("cpu")
+RUN = Run("analyse nonlocality", {"a": 1})
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +32,22 @@ def model(tmp_path_factory):
 def test_pairs_go_to_disk_once(model, spair_root: Path, tmp_path: Path, monkeypatch):
     pairs = load_spair(spair_root, "val")
     out = tmp_path / "out"
-    first = compute_nonlocality(model, pairs[:1], out, {"a": 1}, image_size=(64, 64), device=CPU)
+    first = compute_nonlocality(model, pairs[:1], out, RUN, image_size=(64, 64), device=CPU)
     assert np.array(first[0].pairwise).shape == np.array(first[0].query).shape == (2, 8)
     with (out / LINES).open("a") as file:
         file.write('{"name": "cut off')
     calls = []
     real = nonlocality_run.pair_nonlocality
     monkeypatch.setattr(nonlocality_run, "pair_nonlocality", lambda *args: calls.append(args) or real(*args))
-    both = compute_nonlocality(model, pairs, out, {"a": 1}, image_size=(64, 64), device=CPU)
+    both = compute_nonlocality(model, pairs, out, RUN, image_size=(64, 64), device=CPU)
     assert len(calls) == 1
     assert both[0] == first[0]
     assert [json.loads(line)["name"] for line in (out / LINES).read_text().splitlines()] == [p.name for p in pairs]
     other = replace(pairs[0], visible=~pairs[0].visible)
     with pytest.raises(InputError, match=f"holds nonlocality of another pair {other.name}"):
-        compute_nonlocality(model, [other], out, {"a": 1}, image_size=(64, 64), device=CPU)
-    with pytest.raises(InputError, match="of another model or benchmark"):
-        compute_nonlocality(model, pairs, out, {"a": 2}, image_size=(64, 64), device=CPU)
+        compute_nonlocality(model, [other], out, RUN, image_size=(64, 64), device=CPU)
+    with pytest.raises(InputError, match=r"holds another run, which differs in a \(1 there, 2 here\)"):
+        compute_nonlocality(model, pairs, out, Run("analyse nonlocality", {"a": 2}), image_size=(64, 64), device=CPU)
 
 
 def test_a_pair_against_all_matches_with_all(model, spair_root: Path):
@@ -88,9 +90,9 @@ def test_attention_of_the_shipped_model_is_nearly_uniform(data_root: Path):
 )
 def test_invalid_lines_are_named(model, tmp_path: Path, data: bytes, message: str):
     (tmp_path / LINES).write_bytes(data)
-    (tmp_path / "run.json").write_text("{}")
+    write_run(tmp_path, RUN)
     with pytest.raises(InputError, match=rf"nonlocality\.jsonl.*{message}"):
-        compute_nonlocality(model, [], tmp_path, {}, image_size=(64, 64), device=CPU)
+        compute_nonlocality(model, [], tmp_path, RUN, image_size=(64, 64), device=CPU)
 
 
 def test_summary_by_hand():

@@ -1,6 +1,6 @@
 """Pairs by what a training list holds of them."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from transformatcher.evaluation.analysis.overlap import (
     plot_overlap,
 )
 from transformatcher.evaluation.analysis.run_folders import read_eval
-from transformatcher.evaluation.predict import RUN
+from transformatcher.run_folder import read_run, write_run
 
 FAR, NEAR, RIGHT = 50.0, 6.0, 0.0  # pixels of 80: wrong, right within 0.1 alone, right
 TEST = {"b-a": RIGHT, "b-c": NEAR, "a-d": NEAR, "d-a": FAR, "d-e": FAR}  # a pair of the list exchanged, and others
@@ -123,8 +123,8 @@ def test_another_benchmarks_training_list(root, willow_root, tmp_path, capsys):
     ],
 )
 def test_a_folder_that_eval_left_otherwise(root, folder, tmp_path, capsys, changes, words):
-    run = json.loads((folder / RUN).read_text())
-    (folder / RUN).write_text(json.dumps(run | changes))
+    run = read_run(folder)
+    write_run(folder, replace(run, arguments={**run.arguments, **changes}))
     assert main(["analyse", "overlap", str(folder), "--root", str(root), "--out", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

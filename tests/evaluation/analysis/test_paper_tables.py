@@ -8,11 +8,10 @@ import pytest
 from helpers.analysis import BENCH, prediction, write_eval
 
 from transformatcher.cli.main import _parser
-from transformatcher.config import model_config, to_plain
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.paper import SHORT_NAMES, TABLE_1, class_wise
 from transformatcher.evaluation.analysis.paper_tables import ablation_table, result_tables
-from transformatcher.evaluation.analysis.run_folders import bench_command, eval_command, read_bench, read_eval
+from transformatcher.evaluation.analysis.run_folders import bench_command, read_bench, read_eval
 from transformatcher.evaluation.analysis.tables import Section, Table, to_html, to_latex, to_markdown
 
 
@@ -126,39 +125,34 @@ class TestCommands:
         assert first == "transformatcher"
         return _parser().parse_args(rest)
 
-    def test_shipped_model(self):
-        run = {
-            "benchmark": "spair",
-            "split": "val",
-            "n_pairs": 7,
-            "weights": "the model that ships with transformatcher",
-        }
-        args = self.parsed(eval_command(run, "mine"))
+    def evaluated(self, tmp_path, **arguments):
+        """The arguments of the command behind a folder that eval wrote."""
+        return self.parsed(read_eval(write_eval(tmp_path / "mine", [prediction("a", 1.0)], **arguments)).command)
+
+    def test_shipped_model(self, tmp_path):
+        args = self.evaluated(tmp_path, limit=7)
         assert (args.benchmark, args.split, args.limit, args.weights, args.out) == ("spair", "val", 7, None, "out/mine")
 
-    def test_changed_read_out(self):
-        words = "the model that ships with transformatcher with sigma=3, image_size=[480, 640], gaussian=none"
-        args = self.parsed(eval_command({"benchmark": "coco", "weights": words}, "x"))
+    def test_changed_read_out(self, tmp_path):
+        args = self.evaluated(tmp_path, set={"sigma": 3, "image_size": [480, 640], "gaussian": "none"})
         assert args.weights is None
         assert args.settings == ["sigma=3", "image_size=[480, 640]", "gaussian=none"]
 
-    def test_own_weights(self):
-        run = {"benchmark": "pfwillow", "split": "test", "weights": "runs/my run/best with sigma=3"}
-        args = self.parsed(eval_command(run, "x"))
+    def test_own_weights(self, tmp_path):
+        args = self.evaluated(tmp_path, weights="runs/my run/best", set={"sigma": 3})
         assert args.weights == "runs/my run/best"
         assert args.settings == ["sigma=3"]
 
-    def test_raw_correlation(self):
-        settings = {"variant": "raw", "backbone": "resnet50_v1", "image_size": [352, 352]}
-        model = to_plain(model_config(settings))
-        run = {"benchmark": "spair", "split": "val", "weights": "raw correlation, a.safetensors", "model": model}
-        args = self.parsed(eval_command(run, "x"))
+    def test_raw_correlation(self, tmp_path):
+        args = self.evaluated(
+            tmp_path, refiner="none", backbone="resnet50_v1", backbone_weights="a.safetensors",
+            set={"image_size": [352, 352]},
+        )  # fmt: skip
         assert (args.refiner, args.backbone, args.backbone_weights) == ("none", "resnet50_v1", "a.safetensors")
         assert args.settings == ["image_size=[352, 352]"]
 
     def test_pairs_of_another_seed(self, tmp_path):
-        folder = write_eval(tmp_path / "x", [prediction("a", 1.0)], benchmark="coco", split=None, seed=3)
-        args = self.parsed(read_eval(folder).command)
+        args = self.evaluated(tmp_path, benchmark="coco", split=None, limit=1, seed=3)
         assert (args.benchmark, args.limit, args.seed) == ("coco", 1, 3)
 
     def test_bench(self):

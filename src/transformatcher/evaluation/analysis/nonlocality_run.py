@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from transformatcher.evaluation.analysis.nonlocality import (
     pairwise_nonlocality,
     uniform_nonlocality,
 )
-from transformatcher.evaluation.predict import LEVELS, RUN, fingerprint, read_run
-from transformatcher.files import append_lines, complete_lines, exclusive_lock, write_text
+from transformatcher.evaluation.predict import LEVELS, fingerprint
+from transformatcher.files import write_text
 from transformatcher.models.rotary import Grid4
 from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.run_folder import LineFile, Run, open_run_folder
 from transformatcher.schema import ImagePair, Size
 
 LINES, SUMMARY = "nonlocality.jsonl", "nonlocality.json"
@@ -54,7 +55,7 @@ def compute_nonlocality(
     model: TransforMatcher,
     pairs: Sequence[ImagePair],
     out: Path,
-    run: Mapping[str, Any],
+    run: Run,
     *,
     image_size: Size,
     device: torch.device,
@@ -74,24 +75,18 @@ def compute_nonlocality(
     Returns:
         Φ of each pair, in the order of ``pairs``.
     """
-    path = out / LINES
-    text = json.dumps(run, indent=2, sort_keys=True) + "\n"
-    with exclusive_lock(out):
-        if path.exists() and read_run(out) != json.loads(text):
-            raise InputError(f"{out}: holds nonlocality of another model or benchmark; choose another --out")
-        write_text(out / RUN, text)
-        done = {line.name: line for line in _read_lines(path)} if path.exists() else {}
-        for pair in pairs:
-            if pair.name in done and done[pair.name].annotation != fingerprint([pair]):
-                raise InputError(f"{out}: holds nonlocality of another pair {pair.name}; choose another --out")
-        todo = [pair for pair in pairs if pair.name not in done]
-        track(len(pairs) - len(todo), len(pairs))
-        with append_lines(path) as write:
-            for count, pair in enumerate(todo, 1):
-                done[pair.name] = result = pair_nonlocality(model, pair, image_size, device)
-                write(json.dumps(asdict(result)))
-                track(len(pairs) - len(todo) + count, len(pairs))
-    return [done[pair.name] for pair in pairs]
+    by_name = {pair.name: pair for pair in pairs}
+
+    def compute(names: Sequence[str]) -> Iterator[PairNonlocality]:
+        return (pair_nonlocality(model, by_name[name], image_size, device) for name in names)
+
+    lines = LineFile(out / LINES, lambda data: PairNonlocality(**data), "the nonlocality of a pair")
+    with open_run_folder(out, run, [LINES], way_out="choose another --out"):
+        for name, line in lines.read().items():
+            if name in by_name and line.annotation != fingerprint([by_name[name]]):
+                raise InputError(f"{out}: holds nonlocality of another pair {name}; choose another --out")
+        measured = lines.complete(list(by_name), compute, track)
+    return [measured[name] for name in by_name]
 
 
 def pair_nonlocality(
@@ -116,15 +111,6 @@ def layer_nonlocality(record: AttentionRecord) -> dict[str, list[float]]:
         "query": nonlocality_of_weights(alpha, record.grid).tolist(),
         "key": nonlocality_of_weights(beta, record.grid).tolist(),
     }
-
-
-def _read_lines(path: Path) -> Iterator[PairNonlocality]:
-    """Every complete line of the file."""
-    for number, line in enumerate(complete_lines(path), 1):
-        try:
-            yield PairNonlocality(**json.loads(line))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}: not the nonlocality of a pair ({error}); delete it") from error
 
 
 # ---------------------------------------------------------------- summary over all pairs

@@ -58,7 +58,7 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
     """
     first = runs[0]
     for run in runs:
-        if (run.benchmark, run.run.get("split")) != (first.benchmark, first.run.get("split")):
+        if (run.benchmark, run.arguments.get("split")) != (first.benchmark, first.arguments.get("split")):
             raise InputError(f"{run.folder}: is of {run.data}, {first.folder} of {first.data}; name runs of one split")
     if first.data == training.words:
         raise InputError(f"{first.folder}: is of {first.data}, the training list itself; name another by --train")

@@ -39,8 +39,8 @@ def benchmark_table(runs: Sequence[EvalRun]) -> Table:
     }
     rows: dict[tuple[str, str], dict[str, list[str]]] = {}
     for run in runs:
-        cells = rows.setdefault((run.model, str(run.run.get("weights_hash", ""))), {name: [] for name in columns})
-        split = run.run.get("split")
+        cells = rows.setdefault((run.model, str(run.arguments.get("weights_hash", ""))), {name: [] for name in columns})
+        split = run.arguments.get("split")
         for name, (benchmark, kind, alpha) in columns.items():
             if run.benchmark == benchmark and kind in run.scores["pck"]:
                 value = number(run.scores["pck"][kind][alpha]["per_pair"])
@@ -274,4 +274,4 @@ def _trend(cell: Mapping[str, Any]) -> str:
 
 
 def _of(run: EvalRun) -> str:
-    return f"{run.model} ({run.run.get('split') or run.data}, {len(run.predictions)} pairs)"
+    return f"{run.model} ({run.arguments.get('split') or run.data}, {len(run.predictions)} pairs)"

@@ -1,6 +1,5 @@
 """Folders and files that other commands wrote → what is in them, and the commands that made them."""
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,17 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformatcher.config import model_config, to_plain
 from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluation.metrics import Kind
-from transformatcher.evaluation.predict import PREDICTIONS, RUN, Prediction, read_predictions, read_run
+from transformatcher.evaluation.predict import PREDICTIONS, Prediction, read_predictions
 from transformatcher.evaluation.scores import PUBLISHED_KIND, score
 from transformatcher.files import read_json
-from transformatcher.inference.checkpoint import CONFIG, SHIPPED_DESCRIPTION
+from transformatcher.inference.checkpoint import CONFIG
+from transformatcher.run_folder import RUN, format_command, read_arguments
 from transformatcher.schema import ImagePair
 
 FOLDERS = {"spair": "SPair-71k", "pfpascal": "PF-PASCAL", "pfwillow": "PF-WILLOW", "coco": "COCO"}
+OPTIONS = ("split", "weights", "refiner", "backbone", "backbone_weights", "set", "limit", "seed")  # of eval
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class EvalRun:
     """A folder that eval wrote."""
 
     folder: Path
-    run: Mapping[str, Any]  # what run.json says
+    arguments: Mapping[str, Any]  # of the run, from run.json; empty where that is missing or damaged
     predictions: Sequence[Prediction]
 
     @property
     def benchmark(self) -> str:
         """spair, pfpascal, …, or nothing where that is not known."""
-        return str(self.run.get("benchmark", ""))
+        return str(self.arguments.get("benchmark", ""))
 
     @property
     def kind(self) -> Kind:
@@ -43,22 +43,28 @@ class EvalRun:
     @property
     def data(self) -> str:
         """The benchmark and its split, as people call them."""
-        return f"{FOLDERS.get(self.benchmark, self.benchmark)} {self.run.get('split') or ''}".strip()
+        return f"{FOLDERS.get(self.benchmark, self.benchmark)} {self.arguments.get('split') or ''}".strip()
 
     @property
     def model(self) -> str:
         """A few words on the model."""
-        model = self.run.get("model", {})
-        words = str(self.run.get("weights", self.folder.name)).replace(SHIPPED_DESCRIPTION, "shipped model")
-        if model.get("matcher") == "none":
-            words = f"raw correlation, {model.get('backbone')}"
+        model = self.arguments.get("model", {})
+        name = self.arguments.get("weights") or "shipped model"
+        if self.arguments.get("refiner") == "none":
+            name = f"raw correlation, {model.get('backbone')}"
+        elif settings := self.arguments.get("set"):
+            name += " with " + ", ".join(f"{key}={value}" for key, value in settings.items())
         size = model.get("image_size")
-        return f"{words}, {size[0]}×{size[1]}" if size else words
+        return f"{name}, {size[0]}×{size[1]}" if size else name
 
     @property
     def command(self) -> str:
-        """What writes this folder again."""
-        return eval_command(self.run, self.folder.name)
+        """The command that writes this folder again; the benchmark's folder has its usual name."""
+        chosen = {key: self.arguments.get(key) for key in OPTIONS}
+        root = FOLDERS.get(self.benchmark, "DIR")
+        return format_command(
+            ["eval"], {"benchmark": self.benchmark or "?", "root": root, **chosen, "out": f"out/{self.folder.name}"}
+        )
 
     @cached_property
     def scores(self) -> dict[str, Any]:
@@ -70,10 +76,11 @@ def read_eval(folder: Path) -> EvalRun:
     """A folder that eval wrote, or an error that says what is missing."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name one that transformatcher eval wrote (--out)")
-    run = read_run(folder)
-    if not isinstance(run.get("split"), str | None) or not isinstance(run.get("model", {}), dict):
+    arguments = read_arguments(folder)
+    tables = (arguments.get(key, {}) for key in ("model", "set"))
+    if not isinstance(arguments.get("split"), str | None) or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{folder / RUN}: not what eval writes; predict anew with --overwrite")
-    return EvalRun(folder, run, read_predictions(folder))
+    return EvalRun(folder, arguments, read_predictions(folder))
 
 
 def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
@@ -81,41 +88,9 @@ def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
     benchmark = next((name for name in BENCHMARKS if name == run.benchmark), None)
     if benchmark is None:
         raise InputError(f"{run.folder / RUN}: does not say which benchmark these predictions are of")
-    count = run.run.get("n_pairs", len(run.predictions))
-    split, seed = run.run.get("split") or "test", run.run.get("seed", 0)
+    count = run.arguments.get("n_pairs", len(run.predictions))
+    split, seed = run.arguments.get("split") or "test", run.arguments.get("seed") or 0
     return {pair.name: pair for pair in load_benchmark(benchmark, root, split, n_pairs=count, seed=seed)}
-
-
-def eval_command(run: Mapping[str, Any], name: str) -> str:
-    """The eval command behind a run.json; the benchmark's folder has its usual name, as the real one is not kept."""
-    benchmark = str(run.get("benchmark", "?"))
-    parts = ["transformatcher", "eval", "--benchmark", benchmark, "--root", FOLDERS.get(benchmark, "DIR")]
-    if run.get("split"):
-        parts += ["--split", str(run["split"])]
-    parts += _model_arguments(str(run.get("weights", "")), run.get("model", {}))
-    if "n_pairs" in run:
-        parts += ["--limit", str(run["n_pairs"])]  # where that is all of them, it changes nothing
-    if run.get("seed"):
-        parts += ["--seed", str(run["seed"])]
-    return shlex.join([*parts, "--out", f"out/{name}"])
-
-
-def _model_arguments(weights: str, model: Mapping[str, Any]) -> list[str]:
-    if model.get("matcher") == "none":
-        backbone = str(model.get("backbone"))
-        usual = to_plain(model_config({"variant": "raw", "backbone": backbone}))
-        changed = [f"{key}={_toml(value)}" for key, value in model.items() if key in usual and value != usual[key]]
-        file = weights.removeprefix("raw correlation, ")
-        settings = [word for setting in changed for word in ("--set", setting)]
-        return ["--refiner", "none", "--backbone", backbone, "--backbone-weights", file, *settings]
-    shipped = weights.startswith(SHIPPED_DESCRIPTION)
-    source, _, changes = weights.removeprefix(SHIPPED_DESCRIPTION).partition(" with ")
-    settings = [word for setting in re.split(r", (?=\w+ *=)", changes) if setting for word in ("--set", setting)]
-    return ([] if shipped else ["--weights", source]) + settings
-
-
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read_bench(path: Path) -> dict[str, Any]:
