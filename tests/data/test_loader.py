@@ -3,7 +3,10 @@
 The colour of a pixel says where it was: red is x and green is y, both as parts of the image; blue numbers the image.
 """
 
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -390,3 +393,25 @@ def test_objects_of_pairs_come_once(tmp_path):
     assert [item.image.stem for item in objects] == ["a", "b", "c"]
     assert objects[0].bbox_px is box
     assert objects_of([first]) == []  # pixels in memory have no file
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_end_with_who_trains():
+    """However that ends: a worker may be waiting to hand over a batch that nobody will take."""
+    code = (
+        "import os, sys, time; from transformatcher.data.loader import _let_main_decide\n"
+        "if os.fork() == 0:\n    _let_main_decide(0); print(os.getpid(), flush=True); time.sleep(60)\n"
+        "os.wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        process.kill()
+        process.stdout.close()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{worker}/stat").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z":
+            break
+        time.sleep(0.1)
+    else:
+        assert not Path(f"/proc/{worker}").exists()

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from transformatcher.config import RunConfig, run_config
 from transformatcher.data.synthetic import synthetic_pair
-from transformatcher.training.distributed import team_of
+from transformatcher.training.distributed import init_distributed
 from transformatcher.training.trainer import Trainer
 
 
@@ -65,14 +65,14 @@ def one_step(root: Path, out: Path) -> dict[str, torch.Tensor]:
     """Gradients of the first batch, and the validation score before it."""
     device = torch.device("cpu")
     torch.set_num_threads(1)
-    with team_of(device) as (team, device):
-        trainer = Trainer(tiny_config(root, batch=4, clip=None), out, device, team)
+    with init_distributed(device) as (distributed, device):
+        trainer = Trainer(tiny_config(root, batch=4, clip=None), out, device, distributed)
         scores = next(iter(trainer.validate().values()))
         trainer.step(next(trainer.batches.stream(0, 0, 1)))
         tensors = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
         tensors["scores"] = torch.tensor(list(scores.values()), dtype=torch.float64)
-        tensors["loss"] = team.sum(trainer.losses[0].double()) / team.world
-        if team.leads:
+        tensors["loss"] = distributed.sum(trainer.unread_losses[0].double()) / distributed.world_size
+        if distributed.is_main:
             save_file(tensors, out)
     return tensors
 

@@ -13,7 +13,7 @@ from transformatcher.files import exclusive_lock
 from transformatcher.models.build import build_refiner
 from transformatcher.training import ablation as ablate
 from transformatcher.training.ablation import RESULT, gather, known_studies, read_study, run_study
-from transformatcher.training.objective import rehearse
+from transformatcher.training.model import dry_run
 
 ROWS = """
 [[row]]
@@ -58,7 +58,7 @@ class TestReadStudy:
         assert {row.config.train.epochs for row in study.rows} == {6}
         assert len({json.dumps(str(row.config)) for row in study.rows}) == len(study.rows)  # no two rows are alike
         for row in study.rows:
-            rehearse(row.config.model, row.label)
+            dry_run(row.config.model, row.label)
 
     def test_settings_reach_all_rows_and_rows_win(self, study_file):
         study = read_study(str(study_file), {"model.position": "checkerboard", "model.depth": 2}, [7])
@@ -115,7 +115,7 @@ class TestRunStudy:
     def test_table_resume_and_other_settings(self, study_file, tmp_path, monkeypatch):
         out = tmp_path / "out"
         reports = []
-        table = run(study_file, out, report=lambda *words: reports.append(words))
+        table = run(study_file, out, on_progress=lambda *words: reports.append(words))
         assert [(done, total) for done, total, _ in reports] == [(n, 4) for n in range(5)]
         assert [row["label"] for row in table["rows"]] == ["axial", "no position"]
         cell = table["rows"][0]["PF-val @ 0.1"]
@@ -142,45 +142,45 @@ class TestRunStudy:
         folder.mkdir(parents=True)
         (folder / "run.json").write_text("{")  # killed before its first checkpoint
         study = read_study(str(study_file), seeds=[0])
-        table = run_study(study, tmp_path / "out", torch.device("cpu"), rows=["axial"], keep_weights=True)
+        table = run_study(study, tmp_path / "out", torch.device("cpu"), only=["axial"], keep_weights=True)
         assert [row["seeds"] for row in table["rows"]] == [1]
         assert (folder / "best" / "model.safetensors").is_file()
         assert not (folder / "last.safetensors").exists()
         assert table == gather(study, tmp_path / "out")
 
     def test_a_run_of_another_study_serves_again(self, study_file, tmp_path, monkeypatch):
-        run(study_file, tmp_path / "runs" / "first", rows=["axial"])
+        run(study_file, tmp_path / "runs" / "first", only=["axial"])
         monkeypatch.setattr(ablate, "run_task", pytest.fail)
-        table = run(study_file, tmp_path / "runs" / "second", rows=["axial"])
+        table = run(study_file, tmp_path / "runs" / "second", only=["axial"])
         assert table["rows"][0]["seeds"] == 2
         monkeypatch.setattr(ablate, "run_task", lambda *_: pytest.exit("it was run"))  # other settings: not the same
         study = read_study(str(study_file), {"train.lr": 0.5})
         with pytest.raises(pytest.exit.Exception):
-            run_study(study, tmp_path / "runs" / "third", torch.device("cpu"), rows=["axial"])
+            run_study(study, tmp_path / "runs" / "third", torch.device("cpu"), only=["axial"])
 
     def test_what_is_not_the_same_is_not_taken_for_it(self, study_file, tmp_path, monkeypatch):
         """Rows that differ in their first weights, sets of another size, seeds with other settings."""
         out = tmp_path / "runs" / "first"
-        run(study_file, out, rows=["axial"])
+        run(study_file, out, only=["axial"])
         result = json.loads((out / "axial" / "seed-0" / RESULT).read_text())
         assert result["measured"] == [to_plain(SourceConfig("pfpascal", "PF", "val"))]
         (tmp_path / "runs" / "other" / "x" / "seed-0").mkdir(parents=True)
         (tmp_path / "runs" / "other" / "x" / "seed-0" / RESULT).write_text("{}")  # no matter whose
         monkeypatch.setattr(ablate, "run_task", lambda *_: pytest.exit("it was run"))
-        monkeypatch.setattr(ablate, "start_model", lambda *_: None)
+        monkeypatch.setattr(ablate, "init_model", lambda *_: None)
         weights = read_study(str(study_file), {"train.backbone_weights": "other.safetensors"})
         study = read_study(str(study_file))
         fewer = replace(study, measure=[replace(item, limit=1) for item in study.measure])
         for other in (weights, fewer):
             with pytest.raises(pytest.exit.Exception):
-                run_study(other, tmp_path / "runs" / "second", torch.device("cpu"), rows=["axial"])
+                run_study(other, tmp_path / "runs" / "second", torch.device("cpu"), only=["axial"])
             (out / "axial" / "seed-3").mkdir(exist_ok=True)
             (out / "axial" / "seed-3" / RESULT).write_text("[]")
             with pytest.raises(InputError, match=r"seed-3.*: not what ablate writes now"):
-                run_study(study, out, torch.device("cpu"), rows=["axial"])
+                run_study(study, out, torch.device("cpu"), only=["axial"])
             shutil.rmtree(out / "axial" / "seed-3")
             with pytest.raises(InputError, match=r"was run with (train\.backbone_weights|measure) = .*another --out"):
-                run_study(replace(other, seeds=[7]), out, torch.device("cpu"), rows=["axial"])
+                run_study(replace(other, seeds=[7]), out, torch.device("cpu"), only=["axial"])
 
     def test_a_run_that_was_interrupted_goes_on(self, study_file, tmp_path, monkeypatch):
         task = ablate.Task(read_study(str(study_file)).rows[0], 0, tmp_path / "out" / "axial" / "seed-0")
@@ -210,14 +210,14 @@ class TestRunStudy:
 
     def test_unknown_row(self, study_file, tmp_path):
         with pytest.raises(InputError, match="no row 'axal'; there are 'axial', 'no position'"):
-            run(study_file, tmp_path / "out", rows=["axal"])
+            run(study_file, tmp_path / "out", only=["axal"])
 
     def test_a_row_that_cannot_work_is_refused_before_any_is_trained(self, study_file, tmp_path, monkeypatch):
         study_file.write_text(study_file.read_text() + '[[row]]\nlabel = "soft"\nset = { "model.sampler" = "soft" }\n')
         monkeypatch.setattr(ablate, "run_task", pytest.fail)
         with pytest.raises(InputError, match=r"study, row 'soft': soft sampler: threshold 0.1 leaves points of a"):
             run(study_file, tmp_path / "out")
-        run(study_file, tmp_path / "out", rows=[])  # which is not one of them
+        run(study_file, tmp_path / "out", only=[])  # which is not one of them
 
     def test_from_the_command_line(self, study_file, tmp_path, capsys, monkeypatch):
         out, other = tmp_path / "out", study_file.with_name("other.toml")

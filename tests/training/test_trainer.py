@@ -13,21 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.training import one_step, tiny_config, tiny_tables, write_benchmark
-from PIL import Image
+from helpers.training import tiny_config, tiny_tables, write_benchmark
 from safetensors.torch import load_file
 
 from transformatcher.cli.main import main
 from transformatcher.config import run_config
-from transformatcher.data.image_cache import ImageStore
-from transformatcher.data.loader import Augmentation, Draws, TrainingPairs, open_store
 from transformatcher.errors import InputError
 from transformatcher.files import exclusive_lock
 from transformatcher.inference.checkpoint import load_checkpoint
 from transformatcher.models import weights_io as tensors_module
-from transformatcher.training.distributed import Team
-from transformatcher.training.objective import Objective, training_source
-from transformatcher.training.trainer import BEST, LAST, METRICS, RUN, Trainer, check_folder, train
+from transformatcher.training.distributed import DistributedContext
+from transformatcher.training.objective import Objective
+from transformatcher.training.run_log import METRICS
+from transformatcher.training.trainer import BEST, LAST, RUN, Trainer, check_folder, train
 
 CPU = torch.device("cpu")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
@@ -87,18 +85,18 @@ class TestRunFolder:
         averages = []
 
         def validate(self):
-            averages.append({key: value.clone() for key, value in self.average.model.state_dict().items()})
+            averages.append({key: value.clone() for key, value in self.ema.module.state_dict().items()})
             pck = {"0.01": 0.0, "0.05": 0.0, "0.1": scores[len(averages) - 1], "0.15": 0.0}
             return {"PF-PASCAL-val": pck}
 
         monkeypatch.setattr(Trainer, "validate", validate)
-        progress = train(tiny_config(benchmark), tmp_path, CPU, pictures=False)
+        state = train(tiny_config(benchmark), tmp_path, CPU, pictures=False)
         index = scores.index(50.0)
-        assert (progress.best, progress.best_epoch) == (50.0, index + 1)
+        assert (state.best, state.best_epoch) == (50.0, index + 1)
         best, last = load_file(tmp_path / BEST / "model.safetensors"), load_file(tmp_path / LAST)
         assert all(torch.equal(best[key], averages[index][key]) for key in best)
         assert any(not torch.equal(averages[0][key], averages[1][key]) for key in best)
-        assert any(not torch.equal(last[f"average.{key}"], last[f"model.{key}"]) for key in best)
+        assert any(not torch.equal(last[f"ema.module.{key}"], last[f"model.{key}"]) for key in best)
 
     def test_two_processes_do_not_share_a_folder(self, benchmark: Path, tmp_path: Path):
         with exclusive_lock(tmp_path), pytest.raises(InputError, match="another process is writing there"):
@@ -115,13 +113,13 @@ class TestRunFolder:
 
     def test_validated_every_other_epoch_and_at_the_end(self, benchmark: Path, tmp_path: Path):
         config = tiny_config(benchmark, epochs=3, validate_every=2, select_alphas=[0.05, 0.1], save_every=1000)
-        progress = train(config, tmp_path, CPU, pictures=False)
+        state = train(config, tmp_path, CPU, pictures=False)
         rows = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
         assert [(row["epoch"], row["step"]) for row in rows] == [(2, 8), (3, 12)]
         for row in rows:
             pck = row["pck"]["PF-PASCAL-val"]
             assert row["score"] == pytest.approx((pck["0.05"] + pck["0.1"]) / 2)
-        assert progress.best == max(row["score"] for row in rows)
+        assert state.best == max(row["score"] for row in rows)
 
     def test_a_run_from_before_a_setting_existed_goes_on(self, benchmark: Path, tmp_path: Path):
         """What its config does not name had the default then, which leaves nothing out."""
@@ -142,6 +140,22 @@ class TestRunFolder:
     def test_nothing_to_resume(self, benchmark: Path, tmp_path: Path):
         with pytest.raises(InputError, match=r"no last\.safetensors to resume from"):
             train(tiny_config(benchmark), tmp_path / "new", CPU, resume=True)
+
+
+class TestSettings:
+    def test_a_batch_that_is_never_filled(self, benchmark: Path, tmp_path: Path):
+        with pytest.raises(InputError, match="an epoch of 8 pairs does not fill one batch of 9"):
+            Trainer(tiny_config(benchmark, batch=9), tmp_path, CPU)
+
+    def test_a_batch_that_cannot_be_shared(self, benchmark: Path, tmp_path: Path):
+        with pytest.raises(InputError, match=r"train\.batch = 2 cannot be divided among 3 processes"):
+            Trainer(tiny_config(benchmark), tmp_path, CPU, DistributedContext(0, 3))
+
+    def test_the_best_is_chosen_at_a_measured_threshold(self, tmp_path: Path):
+        with pytest.raises(
+            InputError, match=r"train\.select_alphas = \[0\.2\]: choose some of 0\.01, 0\.05, 0\.1, 0\.15"
+        ):
+            Trainer(tiny_config(tmp_path / "any", select_alphas=[0.2]), tmp_path, CPU)
 
 
 class TestInterruption:
@@ -167,7 +181,7 @@ class TestInterruption:
         process.wait()
         steps = Trainer(tiny_config(benchmark), out, CPU)
         steps.load()
-        assert 0 < steps.progress.step < 8  # it was killed on its way
+        assert 0 < steps.state.step < 8  # it was killed on its way
         assert subprocess.run([*command, "--resume"], env=ENVIRONMENT, check=True, capture_output=True).returncode == 0
         assert_same_end(whole_run, out)
 
@@ -178,7 +192,7 @@ class TestInterruption:
 
         def interrupted(batch):
             loss = step(batch)
-            if trainer.progress.step == 6:
+            if trainer.state.step == 6:
                 signal.raise_signal(number)
             return loss
 
@@ -189,7 +203,7 @@ class TestInterruption:
         assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
         again = Trainer(tiny_config(benchmark, save_every=1000), tmp_path, CPU)
         again.load()
-        assert (again.progress.step, again.progress.epoch, again.progress.batch) == (6, 1, 2)
+        assert (again.state.step, again.state.epoch, again.state.batch) == (6, 1, 2)
         again.fit()
         assert_same_end(whole_run, tmp_path)
 
@@ -203,15 +217,15 @@ class TestInterruption:
             patch.setattr(Trainer, "validate", killed)
             with pytest.raises(RuntimeError, match="killed"):
                 train(config, tmp_path, CPU, pictures=False)
-        progress = train(config, tmp_path, CPU, pictures=False, resume=True)
-        assert [(row["epoch"], row["step"]) for row in progress.metrics] == [(1, 4), (2, 8)]
+        state = train(config, tmp_path, CPU, pictures=False, resume=True)
+        assert [(row["epoch"], row["step"]) for row in state.metrics] == [(1, 4), (2, 8)]
         assert (tmp_path / BEST).is_dir()
 
     def test_the_first_nan_is_named(self, benchmark: Path, tmp_path: Path, monkeypatch):
         trainer = Trainer(tiny_config(benchmark, save_every=1000), tmp_path, CPU)
         forward = Objective.forward
         monkeypatch.setattr(
-            Objective, "forward", lambda self, b: forward(self, b) * (math.nan if trainer.progress.step >= 1 else 1)
+            Objective, "forward", lambda self, b: forward(self, b) * (math.nan if trainer.state.step >= 1 else 1)
         )
         with pytest.raises(InputError, match="loss became nan at step 2 "):
             trainer.fit()
@@ -221,7 +235,7 @@ class TestInterruption:
         forward = Objective.forward
 
         def poisoned(self, batch):
-            return forward(self, batch) * (float("nan") if trainer.progress.step == 3 else 1)
+            return forward(self, batch) * (float("nan") if trainer.state.step == 3 else 1)
 
         monkeypatch.setattr(Objective, "forward", poisoned)
         with pytest.raises(InputError, match=r"loss became nan at step 4 .*the last good state is .*last\.safetensors"):
@@ -229,7 +243,7 @@ class TestInterruption:
         kept = load_file(tmp_path / LAST)
         assert all(value.isfinite().all() for value in kept.values())
         trainer.load()
-        assert trainer.progress.step == 3
+        assert trainer.state.step == 3
 
     def test_full_disk_keeps_the_last_good_state(self, benchmark: Path, tmp_path: Path, monkeypatch):
         trainer = Trainer(tiny_config(benchmark), tmp_path, CPU)
@@ -248,32 +262,6 @@ class TestInterruption:
         assert [path.name for path in tmp_path.iterdir()] == [LAST]
 
 
-class TestTeam:
-    def test_two_processes_equal_one(self, benchmark: Path, tmp_path: Path):
-        alone = one_step(benchmark, tmp_path / "alone.safetensors")
-        out = tmp_path / "two.safetensors"
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-        script = Path(__file__).parents[1] / "helpers" / "training.py"
-        subprocess.run(
-            [*command, str(script), json.dumps([str(benchmark), str(out)])],
-            env=ENVIRONMENT, check=True, capture_output=True, timeout=240,
-        )  # fmt: skip
-        together = load_file(out)
-        assert together.keys() == alone.keys()
-        torch.testing.assert_close(together["scores"], alone["scores"], rtol=0, atol=1e-9)
-        for name, gradient in alone.items():
-            scale = gradient.abs().max().item()
-            torch.testing.assert_close(together[name], gradient, rtol=0, atol=1e-4 * scale + 1e-9, msg=name)
-
-    def test_a_batch_that_is_never_filled(self, benchmark: Path, tmp_path: Path):
-        with pytest.raises(InputError, match="an epoch of 8 pairs does not fill one batch of 9"):
-            Trainer(tiny_config(benchmark, batch=9), tmp_path, CPU)
-
-    def test_a_batch_that_cannot_be_shared(self, benchmark: Path, tmp_path: Path):
-        with pytest.raises(InputError, match=r"train\.batch = 2 cannot be shared by 3 processes"):
-            Trainer(tiny_config(benchmark), tmp_path, CPU, Team(0, 3))
-
-
 class TestLearning:
     def test_it_learns_the_synthetic_pairs(self, benchmark: Path, tmp_path: Path):
         """From a random backbone, on pairs it sees again and again."""
@@ -281,8 +269,8 @@ class TestLearning:
         tables["model"] |= {"raw_gain": 0.0}
         tables["data"] |= {"colour": 0.0, "crop": 0.0}
         tables["data"]["validate"][0]["split"] = "trn"
-        progress = train(run_config(tables), tmp_path, CPU)
-        first, last = progress.metrics[0], progress.metrics[-1]
+        state = train(run_config(tables), tmp_path, CPU)
+        first, last = state.metrics[0], state.metrics[-1]
         assert last["loss"] < 0.8 * first["loss"]
         assert last["pck"]["PF-PASCAL-trn"]["0.15"] > first["pck"]["PF-PASCAL-trn"]["0.15"] + 20
 
@@ -298,27 +286,6 @@ class TestLearning:
         before = trainer.model.backbone.bn1.running_mean.clone()
         trainer.step(next(trainer.batches.stream(0, 0, 1)))
         assert torch.equal(trainer.model.backbone.bn1.running_mean, before) == (mode == "frozen")
-
-
-class TestWithItself:
-    def test_objects_of_a_list_lie_as_their_pairs_do(self, spair_root: Path):
-        """SPair's keypoints are of the file as it lies, whatever its EXIF tag says."""
-        path = spair_root / "JPEGImages" / "cat" / "a.jpg"
-        exif = Image.Exif()
-        exif[0x0112] = 6  # a quarter turn
-        Image.open(path).save(path, exif=exif)
-        item = {"benchmark": "spair", "folder": spair_root.name, "split": "val", "with_itself": True}
-        tables = {"data": {"root": str(spair_root.parent), "train": [item], "validate": [item]}}
-        with pytest.raises(InputError, match=r"pairs_per_epoch = None: a source .* with_itself is endless: say it"):
-            run_config(tables)
-        tables["data"]["pairs_per_epoch"] = 8
-        data = run_config(tables).data
-        source = training_source(data.train[0], data, seed=0)
-        pairs = TrainingPairs([source], 0, data.pairs_per_epoch)
-        store = open_store(pairs.sources, lambda images: ImageStore(images, (48, 48), CPU, "host", 1))
-        draws = Draws(pairs, store, (48, 48), Augmentation(), batch=8)
-        assert [orient for _, orient in source.images()] == [False, False]
-        assert {sample.sizes for sample in draws[0, 0]} == {((60, 80), (60, 80))}
 
 
 class TestCommand:
@@ -344,27 +311,6 @@ class TestCommand:
             assert main([*command, "--set", setting]) == 2
             assert not (tmp_path / "run").exists()
         assert main(command) == 0
-
-    @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-    def test_workers_end_with_who_trains(self):
-        """However that ends: a worker may be waiting to hand over a batch that nobody will take."""
-        code = (
-            "import os, sys, time; from transformatcher.data.loader import _let_main_decide\n"
-            "if os.fork() == 0:\n    _let_main_decide(0); print(os.getpid(), flush=True); time.sleep(60)\n"
-            "os.wait()"
-        )
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            worker = int(process.stdout.readline())
-            process.kill()
-            process.stdout.close()
-        deadline = time.monotonic() + 20
-        while Path(f"/proc/{worker}/stat").exists() and time.monotonic() < deadline:
-            if Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z":
-                break
-            time.sleep(0.1)
-        else:
-            assert not Path(f"/proc/{worker}").exists()
 
 
 def to_toml(tables: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from transformatcher.config import parse_overrides, read_run_config
 from transformatcher.errors import InputError
 from transformatcher.inference.matcher import pick_device
 from transformatcher.training.ablation import TABLE, Study, read_study, run_study
-from transformatcher.training.distributed import team_of
+from transformatcher.training.distributed import init_distributed
 from transformatcher.training.trainer import BEST
 from transformatcher.training.trainer import train as run_training
 from transformatcher.viz.pictures import save_figure
@@ -26,12 +26,12 @@ def train(args: argparse.Namespace) -> int:
     """Train what a config describes."""
     config = read_run_config(Path(args.config), args.settings)
     out = named_folder(args.out) if args.out is not None else Path("runs") / Path(args.config).stem
-    with team_of(pick_device(args.device)) as (team, device):
-        with training_progress(quiet=not team.leads) as report:
-            progress = run_training(config, out, device, team, resume=args.resume, report=report)
-        if team.leads:
+    with init_distributed(pick_device(args.device)) as (distributed, device):
+        with training_progress(quiet=not distributed.is_main) as report:
+            state = run_training(config, out, device, distributed, resume=args.resume, on_progress=report)
+        if distributed.is_main:
             alphas = ", ".join(map(str, config.train.select_alphas))
-            best = f"epoch {progress.best_epoch}: {progress.best:.1f} at α = {alphas}"
+            best = f"epoch {state.best_epoch}: {state.best:.1f} at α = {alphas}"
             print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
     return 0
 
@@ -60,8 +60,8 @@ def _run_study(study: Study, command: str, args: argparse.Namespace) -> None:
                 STDERR.print(words, highlight=False)
 
         table = run_study(
-            study, out, pick_device(args.device), keep_weights=args.keep_weights, rows=args.row, command=command,
-            report=report,
+            study, out, pick_device(args.device), keep_weights=args.keep_weights, only=args.row, command=command,
+            on_progress=report,
         )  # fmt: skip
     save_figure(plot_ablation(table), out / "plot.png")
     print(f"{study.title}\n{study.question}\n\n{(out / TABLE).read_text(encoding='utf-8')}")

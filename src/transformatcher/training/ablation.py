@@ -7,7 +7,7 @@ another file for what is not said. Those that come with the package are in ``abl
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,9 +23,9 @@ from transformatcher.evaluation.scores import PUBLISHED_KIND
 from transformatcher.evaluation.speed import cost
 from transformatcher.files import exclusive_lock, read_json, write_text
 from transformatcher.inference.checkpoint import load_checkpoint
-from transformatcher.training.distributed import Team
-from transformatcher.training.objective import Validation, load_validation, measure, rehearse, set_name, start_model
-from transformatcher.training.trainer import BEST, FREE_KEYS, LAST, flat, train
+from transformatcher.training.model import dry_run, init_model
+from transformatcher.training.trainer import BEST, LAST, RESUMABLE_KEYS, ProgressCallback, flat, no_progress, train
+from transformatcher.training.validation import ValidationSet, evaluate_pck, load_validation_set, set_name
 
 LISTS = {
     "row": "no [[row]]; a study needs one or more",
@@ -38,7 +38,7 @@ COSTS_SHOWN = {"ms_per_pair": "ms/pair", "peak_gib": "GiB", "gflops": "GFLOP"}
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """One line of the table: what it is called, and the run it stands for."""
 
     label: str
@@ -52,7 +52,7 @@ class Study:
     name: str
     title: str
     question: str
-    rows: Sequence[Row]
+    rows: Sequence[StudyRow]
     measure: Sequence[SourceConfig]
     seeds: Sequence[int]
 
@@ -61,7 +61,7 @@ class Study:
 class Task:
     """One row with one seed."""
 
-    row: Row
+    row: StudyRow
     seed: int
     out: Path
 
@@ -95,7 +95,7 @@ def read_study(name: str, settings: Mapping[str, Any] | None = None, seeds: Sequ
             raise InputError(f"{path}: {key} = {data[key]!r} is no {'text' if kind is str else 'table of keys'}")
     rows, sets = (_tables(data.get(key), f"{path}: {words}") for key, words in LISTS.items())
     tables = changed({key: data.get(key, {}) for key in ("model", "data", "train")}, settings or {}, "--set")
-    made: dict[str, Row] = {}
+    made: dict[str, StudyRow] = {}
     for number, row in enumerate(rows, 1):
         source = f"{path}, row {number}"
         check_keys(row, ["label", "set"], source)
@@ -106,7 +106,7 @@ def read_study(name: str, settings: Mapping[str, Any] | None = None, seeds: Sequ
             raise InputError(
                 f"{source}: {label!r} and {made[slug(label)].label!r} have one name as folders, {slug(label)}"
             )
-        made[slug(label)] = Row(label, run_config(changed(tables, changes, source), source))
+        made[slug(label)] = StudyRow(label, run_config(changed(tables, changes, source), source))
     seeds = seeds or data.get("seeds", [0])
     if not isinstance(seeds, Sequence) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
         raise InputError(f"{path}: seeds = {seeds}: expected a list of whole numbers from 0")
@@ -164,9 +164,9 @@ def run_study(
     device: torch.device,
     *,
     keep_weights: bool = False,
-    rows: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
     command: str = "",
-    report: Callable[[int, int, str], None] = lambda _done, _total, _words: None,
+    on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
     """Train and measure what is neither in ``out`` nor in a study beside it; then the table of all that is.
 
@@ -177,15 +177,15 @@ def run_study(
         out: a folder for each row and seed goes here, and the table.
         device: for one run at a time: two trainings on one GPU take turns, and lose more by that than they gain.
         keep_weights: keep the best checkpoint of each run.
-        rows: labels; None for all.
+        only: labels of the rows to run; None for all.
         command: what does all this again, for the table.
-        report: called after each run.
+        on_progress: called after each run.
     """
     labels = [row.label for row in study.rows]
-    for label in rows or []:
+    for label in only or []:
         if label not in labels:
             raise InputError(f"{study.name}: no row {label!r}; there are {', '.join(map(repr, labels))}")
-    wanted = [row for row in study.rows if rows is None or row.label in rows]
+    wanted = [row for row in study.rows if only is None or row.label in only]
     out = out.resolve()
     for row in study.rows:
         for path in _results(row, out):
@@ -193,10 +193,10 @@ def run_study(
     _check_inputs(study.name, wanted, study.measure)
     tasks = [Task(row, seed, out / slug(row.label) / f"seed-{seed}") for seed in study.seeds for row in wanted]
     todo = [task for task in tasks if not task.done and not _borrow(task, study.measure)]
-    report(len(tasks) - len(todo), len(tasks), "")
+    on_progress(len(tasks) - len(todo), len(tasks), "")
     for number, task in enumerate(todo, len(tasks) - len(todo) + 1):
         run_task(task, study.measure, device, keep_weights)
-        report(number, len(tasks), _summary(task))
+        on_progress(number, len(tasks), _summary(task))
     for row in wanted:
         path, model = out / slug(row.label) / COST, to_plain(row.config.model)
         if not path.is_file() or read_json(path).get("model") != model:
@@ -204,26 +204,26 @@ def run_study(
     return gather(study, out, command)
 
 
-def _check_inputs(name: str, rows: Sequence[Row], sets: Sequence[SourceConfig]) -> None:
+def _check_inputs(name: str, rows: Sequence[StudyRow], sets: Sequence[SourceConfig]) -> None:
     """Refuse models that cannot work, and weights or pairs that are not there."""
     starts: dict[Any, RunConfig] = {}
     for row in rows:
-        rehearse(row.config.model, f"{name}, row {row.label!r}")
+        dry_run(row.config.model, f"{name}, row {row.label!r}")
         settings = row.config.train
         starts[settings.backbone_weights, settings.start, row.config.model.backbone] = row.config
     for config in starts.values():
-        start_model(config)
+        init_model(config)
     for root in {row.config.data.root for row in rows}:
         for item in sets:
             load_benchmark(item.benchmark, Path(root) / item.folder, item.split)
 
 
-def _results(row: Row, out: Path) -> list[Path]:
+def _results(row: StudyRow, out: Path) -> list[Path]:
     """Of all seeds that were measured."""
     return sorted((out / slug(row.label)).glob(f"seed-*/{RESULT}"))
 
 
-def _check_same(row: Row, path: Path, sets: Sequence[SourceConfig]) -> None:
+def _check_same(row: StudyRow, path: Path, sets: Sequence[SourceConfig]) -> None:
     """A result of another study, or of the same before it was changed, is not taken for this one's."""
     result = _read_result(path)
     if result is None:
@@ -252,7 +252,7 @@ def _differing(
     before, now = flat(result["config"]), flat(to_plain(config))
     for tables in (before, now):  # where a file lies is of no account
         tables["train.backbone_weights"] = Path(tables.get("train.backbone_weights") or "").name
-    free = (*FREE_KEYS, "train.seed")
+    free = (*RESUMABLE_KEYS, "train.seed")
     found = [(k, before.get(k, v), v) for k, v in now.items() if k not in free and before.get(k, v) != v]
     lacking = [item for item in map(to_plain, sets) if item not in result["measured"]]
     return found + ([("measure", result["measured"], lacking)] if lacking else [])
@@ -275,15 +275,15 @@ def run_task(task: Task, sets: Sequence[SourceConfig], device: torch.device, kee
     if not resume and task.out.exists():  # killed before its first checkpoint
         with exclusive_lock(task.out):  # or still at work, in another process
             shutil.rmtree(task.out)
-    progress = train(config, task.out, device, resume=resume, pictures=False)
+    state = train(config, task.out, device, resume=resume, pictures=False)
     model, _ = load_checkpoint(task.out / BEST)
-    pck = measure(model.to(device), [_load_set(item, config) for item in sets], device)
+    pck = evaluate_pck(model.to(device), [_load_set(item, config) for item in sets], device)
     result = {
         "label": task.row.label,
         "seed": task.seed,
         "pck": pck,
-        "best_epoch": progress.best_epoch,
-        "train_seconds": round(progress.seconds, 1),
+        "best_epoch": state.best_epoch,
+        "train_seconds": round(state.seconds, 1),
         "measured": [to_plain(item) for item in sets],
         "config": to_plain(config),
     }
@@ -293,14 +293,14 @@ def run_task(task: Task, sets: Sequence[SourceConfig], device: torch.device, kee
         shutil.rmtree(task.out / BEST)
 
 
-def _load_set(item: SourceConfig, config: RunConfig) -> Validation:
+def _load_set(item: SourceConfig, config: RunConfig) -> ValidationSet:
     """Rows of a study mostly share their sets' decoded images."""
     return _decoded(item, config.data.root, config.model.image_size, config.data.threads)
 
 
 @lru_cache(maxsize=4)  # the sets of one size of images: they may take gigabytes
-def _decoded(item: SourceConfig, root: str, size: tuple[int, int], threads: int) -> Validation:
-    return load_validation(item, root, size, Team(), threads)
+def _decoded(item: SourceConfig, root: str, size: tuple[int, int], threads: int) -> ValidationSet:
+    return load_validation_set(item, root, size, threads=threads)
 
 
 def _summary(task: Task) -> str:

@@ -1,4 +1,4 @@
-"""One process, or several that torchrun started on any number of machines."""
+"""Environment of torchrun → rank and collective operations of this training process."""
 
 import os
 from collections.abc import Iterator
@@ -11,45 +11,49 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Team:
-    """This process among all; alone, every method does nothing."""
+class DistributedContext:
+    """The rank of this process among all of a training run. With one process, every method returns at once."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes files."""
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files and shows progress."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes."""
-        if self.world > 1:
+        """The sum of a tensor over all processes, written to the tensor itself."""
+        if self.world_size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether any process says so."""
-        return bool(self.sum(torch.tensor(float(flag), device=device))) if self.world > 1 else flag
+        """Whether the flag is set in any process; all processes get the same answer."""
+        return bool(self.sum(torch.tensor(float(flag), device=device))) if self.world_size > 1 else flag
 
-    def wait(self) -> None:
-        """Go on when all are here."""
-        if self.world > 1:
+    def barrier(self) -> None:
+        """Wait until every process has come here."""
+        if self.world_size > 1:
             dist.barrier()
 
 
 @contextmanager
-def team_of(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
-    """The team that the environment describes, and the device of this process."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
-        yield Team(), device
+def init_distributed(device: torch.device) -> Iterator[tuple[DistributedContext, torch.device]]:
+    """Join the process group that torchrun's environment variables describe, and leave it at the end.
+
+    Args:
+        device: the kind of device to train on. Each CUDA process gets the GPU of its local rank.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        yield DistributedContext(), device
         return
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Team(dist.get_rank(), world), device
+        yield DistributedContext(dist.get_rank(), world_size), device
     finally:
         dist.destroy_process_group()

@@ -1,0 +1,58 @@
+"""Config → the model that training starts from."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from transformatcher.config import ModelConfig, RunConfig
+from transformatcher.errors import InputError
+from transformatcher.inference.checkpoint import load_checkpoint
+from transformatcher.models.backbones.resnet import ResNetFeatures, load_backbone_weights
+from transformatcher.models.build import build_matcher
+from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.models.weights_io import load_strictly
+
+
+def init_model(config: RunConfig) -> TransforMatcher:
+    """A model with its initial weights: those of a checkpoint, or random ones with a pretrained backbone."""
+    settings = config.train
+    model = build_matcher(config.model)
+    if settings.start:
+        other, _ = load_checkpoint(Path(settings.start))
+        load_strictly(model, other.state_dict(), settings.start)
+    elif settings.backbone_weights:
+        load_backbone_weights(model.backbone, settings.backbone_weights)
+    return model
+
+
+def dry_run(config: ModelConfig, source: str) -> None:
+    """Run a model on the meta device, where tensors have shapes but no values.
+
+    Args:
+        config: the model.
+        source: where the config comes from. Error messages start with it.
+
+    Raises:
+        InputError: if settings of the model do not fit together.
+    """
+    try:
+        with torch.device("meta"), torch.inference_mode():
+            model = build_matcher(config)
+            image = torch.empty(1, 3, *config.image_size)
+            flow = model(image, image)
+            for training in (True, False):  # training and evaluation use different samplers
+                model.train(training).transfer(flow, torch.empty(1, 1, 2))
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def set_training_mode(model: TransforMatcher, *, freeze_batch_norm: bool) -> None:
+    """Switch to training mode; frozen batch norms go on using their running statistics."""
+    model.train()
+    if freeze_batch_norm:
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+            if isinstance(module, ResNetFeatures):
+                module.frozen_norms = True

@@ -1,0 +1,83 @@
+"""Data config → the pairs to train on."""
+
+from collections.abc import Callable, Set
+from pathlib import Path
+from typing import TypeVar
+
+from transformatcher.config import DataConfig, SourceConfig
+from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.coco_keypoints import AnnotatedObject, find_coco, load_coco_objects
+from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, objects_of
+from transformatcher.data.loader import Source
+from transformatcher.data.pairs import find_split, photo_names
+from transformatcher.errors import InputError
+
+Item = TypeVar("Item")
+
+
+def load_source(item: SourceConfig, data: DataConfig, seed: int) -> Source:
+    """One entry of ``data.train`` → its pairs, without those that show an image of ``data.leave_out``.
+
+    Args:
+        item: the entry.
+        data: the table it is in, with the rules for all sources.
+        seed: of pairs that are drawn at random.
+    """
+    root = Path(data.root) / item.folder
+    excluded = _excluded_images(data)
+    if item.benchmark != "coco":
+        listed = load_benchmark(item.benchmark, root, item.split)[: item.limit]
+        listed = _exclude(listed, photo_names, excluded, f"{root}, {item.split}: pair")
+        return Source(SelfPairs(objects_of(listed), seed=seed) if item.with_itself else listed, item.share)
+    objects = load_coco_objects(*find_coco(root, find_split(item.split)))
+    objects = _exclude(objects, lambda annotated: {annotated.image.stem}, excluded, f"{root}: object")
+    large = [annotated for annotated in objects if _relative_size(annotated) >= data.min_object]
+    if objects and not large:
+        raise InputError(
+            f"{root}: none of the {len(objects)} objects is as large as data.min_object = {data.min_object:g}"
+        )
+    if item.with_itself:
+        return Source(SelfPairs(large, seed=seed), item.share)
+    pairs = CocoPairs(
+        large,
+        seed=seed,
+        min_shared=data.min_shared,
+        min_overlap=data.min_overlap,
+        balanced=data.balanced,
+        mirror=data.mirror,
+    )
+    return Source(pairs, item.share)
+
+
+def _excluded_images(data: DataConfig) -> set[str]:
+    """File names, without suffixes, of the images that must not be trained on."""
+    names: set[str] = set()
+    for item in data.leave_out:
+        root = Path(data.root) / item.folder
+        try:
+            if item.benchmark == "coco":
+                objects = load_coco_objects(*find_coco(root, find_split(item.split)))
+                names |= {annotated.image.stem for annotated in objects}
+            else:
+                names = names.union(*map(photo_names, load_benchmark(item.benchmark, root, item.split)))
+        except InputError as error:
+            raise InputError(f"data.leave_out: {error}") from error
+    return names
+
+
+def _exclude(items: list[Item], image_names: Callable[[Item], Set[str]], excluded: Set[str], what: str) -> list[Item]:
+    """The items that show no excluded image; an error where none is left."""
+    left = [item for item in items if not image_names(item) & excluded]
+    if items and not left:
+        raise InputError(
+            f"{what}s: all {len(items)} show images that data.leave_out names; does it name another split than trn?"
+        )
+    return left
+
+
+def _relative_size(annotated: AnnotatedObject) -> float:
+    """The longer side of an object's box divided by that of its image; 1 where either is unknown."""
+    if annotated.bbox_px is None or annotated.image_size is None:
+        return 1.0
+    x0, y0, x1, y1 = annotated.bbox_px
+    return float(max(x1 - x0, y1 - y0) / max(annotated.image_size))
