@@ -52,6 +52,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
         "weights/calibration.json",
         "examples/cat_a.jpg",
         "web/static/index.html",
+        "evaluation/analysis/templates/page.html.jinja",
+        "evaluation/analysis/templates/blocks.html.jinja",
         "py.typed",
     )
     assert {f"transformatcher/{name}" for name in needed} <= sizes.keys()

@@ -16,7 +16,7 @@ from transformatcher.data.pairs import find_split
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.attention_figure import attention_maps, draw_attention
 from transformatcher.evaluation.analysis.attention_hooks import additive_layers
-from transformatcher.evaluation.analysis.failures import PAGE, gallery, worst_pairs
+from transformatcher.evaluation.analysis.failures import PAGE, gallery_page, worst_pairs
 from transformatcher.evaluation.analysis.html import save_with_command
 from transformatcher.evaluation.analysis.nonlocality_figures import departure, plot_difficulty, plot_nonlocality
 from transformatcher.evaluation.analysis.nonlocality_run import FORMS, compute_nonlocality, summarise, write_summary
@@ -28,8 +28,7 @@ from transformatcher.evaluation.analysis.overlap import (
     plot_overlap,
 )
 from transformatcher.evaluation.analysis.paper_tables import nonlocality_tables, result_tables
-from transformatcher.evaluation.analysis.report import gather
-from transformatcher.evaluation.analysis.report import report as make_report
+from transformatcher.evaluation.analysis.report import collect_inputs, render_report
 from transformatcher.evaluation.analysis.run_folders import FOLDERS, read_bench, read_eval
 from transformatcher.evaluation.analysis.tables import Table, write_table
 from transformatcher.evaluation.scores import parse_alphas
@@ -125,7 +124,7 @@ def failures(args: argparse.Namespace) -> int:
     words = [_shown(run.folder), "--root", FOLDERS[run.benchmark], "--most", str(args.most)]
     words += ["--alpha", f"{alpha:g}"] if alpha != 0.1 else []
     with progress_bar("drawing") as track:
-        text = gallery(run, worst, _command("failures", *words, "--out", _shown(out)), alpha, track)
+        text = gallery_page(run, worst, _command("failures", *words, "--out", _shown(out)), alpha, track)
     write_text(path, text)
     print(f"{len(worst)} of {len(run.predictions)} pairs, PCK {worst[0].pck:.1f} to {worst[-1].pck:.1f}\npage: {path}")
     return 0
@@ -169,17 +168,17 @@ def report(args: argparse.Namespace) -> int:
     """Everything that is given, in one page."""
     path = Path(args.out)
     if path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--out {args.out}: the report is a page, its name ends in .html")
-    found = gather([Path(item) for item in args.runs])
+        raise InputError(f"--out {args.out}: the report is an HTML page; choose a name that ends in .html")
+    inputs = collect_inputs([Path(item) for item in args.runs])
     given = [_shown(Path(item)) for item in args.runs]
     command = shlex.join(["transformatcher", "report", *given, "--title", args.title, "--out", _shown(path)])
     with progress_bar("writing", "parts") as track:
-        text = make_report(found, command, args.title, track)
+        text = render_report(inputs, command, args.title, track)
     write_text(path, text)
     counts: dict[str, Sequence[Any]] = {
-        "evaluation": found.evals, "benchmark of speed": found.benches, "training run": found.trainings,
-        "ablation": found.ablations, "survey of nonlocality": found.nonlocalities, "gallery": found.galleries,
-        "picture": found.pictures,
+        "evaluation": inputs.evals, "speed benchmark": inputs.benches, "training run": inputs.trainings,
+        "ablation": inputs.ablations, "nonlocality": inputs.nonlocalities, "gallery": inputs.galleries,
+        "picture": inputs.pictures,
     }  # fmt: skip
     print(", ".join(f"{what}: {len(items)}" for what, items in counts.items() if items))
     print(f"report: {path} ({path.stat().st_size / 1e6:.2g} MB)")

@@ -1,12 +1,8 @@
 """Attention weights of a layer, and their picture."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from helpers.analysis import write_checkpoint
-from matplotlib.figure import Figure
-from PIL import Image
 
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.attention_figure import (
@@ -17,7 +13,6 @@ from transformatcher.evaluation.analysis.attention_figure import (
     selectivity,
     strongest_matches,
 )
-from transformatcher.evaluation.analysis.html import picture, save_with_command
 from transformatcher.inference.checkpoint import load_checkpoint
 
 GRID = (3, 4, 2, 5)
@@ -81,27 +76,3 @@ def test_drawing(sharpness, sizes):
     assert sum("half of the weight" in text for text in words) == 6
     if sharpness == 0:
         assert sum("on 50 % of the matches" in text for text in words) == 6
-
-
-def test_a_picture_keeps_its_command(tmp_path: Path):
-    weights = np.full((2, 2, 120), 1 / 120)
-    figure = draw_attention(photo(20, 30), photo(20, 30), AttentionMaps(1, 1, GRID, *weights))
-    save_with_command(figure, tmp_path / "deep" / "a.png", "transformatcher analyse attention <a>")
-    with Image.open(tmp_path / "deep" / "a.png") as image:
-        assert image.info["Description"] == "transformatcher analyse attention <a>"
-    assert "transformatcher analyse attention &lt;a&gt;" in picture(tmp_path / "deep" / "a.png")
-    save_with_command(figure, tmp_path / "a.svg", "x")
-    assert (tmp_path / "a.svg").is_file()
-
-
-def test_an_interruption_leaves_the_old_picture(tmp_path: Path):
-    class Interrupted(Figure):
-        def savefig(self, path: Path, **_: object) -> None:
-            path.write_bytes(b"half of")
-            raise KeyboardInterrupt
-
-    path = tmp_path / "a.png"
-    path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt):
-        save_with_command(Interrupted(), path, "x")
-    assert [(left.name, left.read_bytes()) for left in tmp_path.iterdir()] == [("a.png", b"old")]

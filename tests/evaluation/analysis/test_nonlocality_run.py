@@ -15,7 +15,7 @@ from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis import nonlocality_run
 from transformatcher.evaluation.analysis.attention_hooks import record_attention
 from transformatcher.evaluation.analysis.nonlocality import uniform_nonlocality
-from transformatcher.evaluation.analysis.nonlocality_figures import departure, plot_difficulty, plot_nonlocality
+from transformatcher.evaluation.analysis.nonlocality_figures import departure
 from transformatcher.evaluation.analysis.nonlocality_run import LINES, PairNonlocality, compute_nonlocality, summarise
 from transformatcher.inference.checkpoint import SHIPPED, load_checkpoint
 from transformatcher.run_folder import Run, write_run
@@ -117,14 +117,6 @@ def test_quantiles_of_a_small_kernel():
     """3⁴ offsets: their squared lengths are 0 to 4, in shares of 1, 8, 24, 32 and 16 in 81."""
     summary = summarise([measured("a", 1.0, 0)])
     assert summary["convolutions"][0]["quantiles"] == [1, 2, 3, 3, 4]
-
-
-def test_figures():
-    summary = summarise([measured(str(i), phi=float(i), level=i % 3) for i in range(6)])
-    assert len(plot_nonlocality(summary, "a model").axes) == 3
-    assert len(plot_difficulty(summary).axes) == 12
-    bare = [PairNonlocality(**{**vars(measured("a", 1.0, 0)), "difficulty": {}})]
-    assert plot_difficulty(summarise(bare)) is None
 
 
 def test_grids_must_agree():

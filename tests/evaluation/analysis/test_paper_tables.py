@@ -1,18 +1,13 @@
-"""Tables: the paper's numbers beside ours, in three formats; the commands that made them."""
+"""Tables with the paper's numbers beside ours."""
 
-import json
-import shlex
 from pathlib import Path
 
 import pytest
 from helpers.analysis import BENCH, prediction, write_eval
 
-from transformatcher.cli.main import _parser
-from transformatcher.errors import InputError
-from transformatcher.evaluation.analysis.paper import SHORT_NAMES, TABLE_1, class_wise
 from transformatcher.evaluation.analysis.paper_tables import ablation_table, result_tables
-from transformatcher.evaluation.analysis.run_folders import bench_command, read_bench, read_eval
-from transformatcher.evaluation.analysis.tables import Section, Table, to_html, to_latex, to_markdown
+from transformatcher.evaluation.analysis.run_folders import read_eval
+from transformatcher.evaluation.analysis.tables import Table
 
 
 @pytest.fixture
@@ -22,18 +17,6 @@ def run(tmp_path: Path):
 
 def rows_of(table: Table) -> dict[str, list[str]]:
     return {row[0]: list(row[1:]) for section in table.sections for row in section.rows}
-
-
-class TestPaper:
-    def test_tables_agree_where_they_overlap(self):
-        """All of Table A1 is SPair-71k in Table 1; two methods were rounded or trained otherwise there."""
-        both = {name: (row["all"], TABLE_1[name].spair_f) for name, row in class_wise().items() if name in TABLE_1}
-        assert both.pop("CATs") == (42.4, 43.5)
-        assert both.pop("CHMNet") == (46.4, 46.3)
-        assert all(a == b for a, b in both.values())
-
-    def test_every_category_has_a_number(self):
-        assert all(list(row) == [*SHORT_NAMES, "all"] for row in class_wise().values())
 
 
 class TestResultTables:
@@ -91,87 +74,3 @@ class TestResultTables:
         }
         assert (table.title, table.notes) == ("Position", ["Does it help?"])
         assert table.commands == ["transformatcher ablate position"]
-
-
-class TestFormats:
-    table = Table("t", "A & B", ["model", "x_1"], [Section([["a|b", "1.0"]], "50 %"), Section([["†", "<2>"]])],
-                  ["α ≥ 0"], ["transformatcher eval --out a"])  # fmt: skip
-
-    def test_markdown(self):
-        text = to_markdown(self.table)
-        assert "| model | x_1 |\n|---|--:|\n| **50 %** |  |\n| a\\|b | 1.0 |" in text
-        assert text.endswith("```sh\ntransformatcher eval --out a\n```\n")
-
-    def test_latex(self):
-        text = to_latex(self.table)
-        assert text.startswith("% transformatcher eval --out a\n\\begin{table}")
-        assert r"model & x\_1 \\" in text
-        assert r"\multicolumn{2}{l}{\emph{50 \%}} \\" in text
-        assert r"$\dagger$ & <2> \\" in text
-        assert text.count(r"\midrule") == 2
-
-    def test_html(self):
-        text = to_html(self.table)
-        assert "<caption>A &amp; B</caption>" in text
-        assert '<tr><th scope="row">†</th><td>&lt;2&gt;</td></tr>' in text
-        assert "<caption>" not in to_html(self.table, caption=False)
-
-
-class TestCommands:
-    """What is printed must be what the parser takes, and mean the same."""
-
-    def parsed(self, command: str):
-        first, *rest = shlex.split(command)
-        assert first == "transformatcher"
-        return _parser().parse_args(rest)
-
-    def evaluated(self, tmp_path, **arguments):
-        """The arguments of the command behind a folder that eval wrote."""
-        return self.parsed(read_eval(write_eval(tmp_path / "mine", [prediction("a", 1.0)], **arguments)).command)
-
-    def test_shipped_model(self, tmp_path):
-        args = self.evaluated(tmp_path, limit=7)
-        assert (args.benchmark, args.split, args.limit, args.weights, args.out) == ("spair", "val", 7, None, "out/mine")
-
-    def test_changed_read_out(self, tmp_path):
-        args = self.evaluated(tmp_path, set={"sigma": 3, "image_size": [480, 640], "gaussian": "none"})
-        assert args.weights is None
-        assert args.settings == ["sigma=3", "image_size=[480, 640]", "gaussian=none"]
-
-    def test_own_weights(self, tmp_path):
-        args = self.evaluated(tmp_path, weights="runs/my run/best", set={"sigma": 3})
-        assert args.weights == "runs/my run/best"
-        assert args.settings == ["sigma=3"]
-
-    def test_raw_correlation(self, tmp_path):
-        args = self.evaluated(
-            tmp_path, refiner="none", backbone="resnet50_v1", backbone_weights="a.safetensors",
-            set={"image_size": [352, 352]},
-        )  # fmt: skip
-        assert (args.refiner, args.backbone, args.backbone_weights) == ("none", "resnet50_v1", "a.safetensors")
-        assert args.settings == ["image_size=[352, 352]"]
-
-    def test_pairs_of_another_seed(self, tmp_path):
-        args = self.evaluated(tmp_path, benchmark="coco", split=None, limit=1, seed=3)
-        assert (args.benchmark, args.limit, args.seed) == ("coco", 1, 3)
-
-    def test_bench(self):
-        args = self.parsed(bench_command(BENCH))
-        assert (args.batch, args.size, args.path, args.train, args.json) == ([1], [240], ["fast", "plain"], False, True)
-        assert args.device == "cpu"
-
-
-class TestErrors:
-    def test_no_folder(self, tmp_path):
-        with pytest.raises(InputError, match="no such folder; name one that transformatcher eval wrote"):
-            read_eval(tmp_path / "nowhere")
-
-    def test_no_predictions(self, tmp_path):
-        with pytest.raises(InputError, match="no predictions there"):
-            read_eval(tmp_path)
-
-    @pytest.mark.parametrize("data", [[], {}, {"device": "cpu", "rows": []}, {"device": "cpu", "rows": [{"path": 1}]}])
-    def test_not_a_bench(self, tmp_path, data):
-        (tmp_path / "b.json").write_text(json.dumps(data))
-        with pytest.raises(InputError, match="not what transformatcher bench --json prints"):
-            read_bench(tmp_path / "b.json")

@@ -100,6 +100,6 @@ def test_report(evaluated, tmp_path, capsys):
     assert "evaluation: 1\nreport: " in capsys.readouterr().out
     assert "<h1>Mine</h1>" in out.read_text()
     assert run("report", evaluated, "--out", tmp_path / "report.pdf") == 2
-    assert "its name ends in .html" in capsys.readouterr().err
+    assert "choose a name that ends in .html" in capsys.readouterr().err
     assert run("report", tmp_path / "nowhere", "--out", out) == 2
     assert "nowhere: no such file or folder" in capsys.readouterr().err

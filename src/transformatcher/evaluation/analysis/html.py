@@ -1,83 +1,173 @@
-"""Headings, figures and tables → one HTML page that needs nothing beside it."""
+"""Paragraphs, figures and tables → one HTML page that needs no other file.
+
+A page is made of blocks, small records of plain text and data. The templates turn them into HTML and escape every
+value, so that no name, title or category can become markup.
+"""
 
 import base64
-import html
 import io
 import re
 from collections.abc import Sequence
-from importlib.resources import files
+from dataclasses import dataclass
 from pathlib import Path
-from string import Template
+from typing import ClassVar
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from PIL import Image
 
 from transformatcher.errors import InputError
-from transformatcher.evaluation.analysis.tables import commands_html
+from transformatcher.evaluation.analysis.tables import Table
 from transformatcher.viz.pictures import save_figure
 
-COMMAND_KEY = "Description"  # of a PNG's text
+COMMAND_KEY = "Description"  # of the text in a PNG file: the command that drew it
+IMAGE_URI = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 
 
-def page(title: str, lead: str, contents: Sequence[tuple[str, str]], body: str) -> str:
-    """The whole page.
+@dataclass(frozen=True)
+class Paragraph:
+    """Plain text."""
+
+    kind: ClassVar = "paragraph"
+    text: str
+
+
+@dataclass(frozen=True)
+class EmbeddedImage:
+    """An image inside the page."""
+
+    kind: ClassVar = "image"
+    uri: str  # data:image/…
+    alt: str
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        if not IMAGE_URI.fullmatch(self.uri):
+            raise ValueError(f"not the data of an image: {self.uri[:40]}")
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """A table with its notes and commands; without a caption where the heading above names it already."""
+
+    kind: ClassVar = "table"
+    table: Table
+    caption: bool = True
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Shell commands that make the numbers above again."""
+
+    kind: ClassVar = "commands"
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text in a fixed-width font."""
+
+    kind: ClassVar = "code"
+    text: str
+
+
+@dataclass(frozen=True)
+class Article:
+    """One pair of photos in a gallery; previous and next are anchors, empty at the ends."""
+
+    kind: ClassVar = "article"
+    anchor: str
+    title: str
+    facts: str
+    image: EmbeddedImage
+    previous: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks that show after a click on the summary."""
+
+    kind: ClassVar = "folded"
+    summary: str
+    blocks: Sequence["Block"]
+
+
+Block = Paragraph | EmbeddedImage | TableBlock | Commands | Code | Article | Folded
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """A heading with what is below it."""
+
+    anchor: str
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Link:
+    """An entry of the table of contents."""
+
+    anchor: str
+    title: str
+
+
+def render_page(
+    title: str, lead: Sequence[Block], sections: Sequence[PageSection], contents: Sequence[Link] | None = None
+) -> str:
+    """The whole page as HTML.
 
     Args:
-        title: plain text.
-        lead: HTML under the title.
-        contents: (anchor, plain text) of what to jump to.
-        body: HTML.
+        title: of the page.
+        lead: what stands under the title.
+        sections: the body.
+        contents: of the table of contents; None lists the sections.
     """
-    template = (files("transformatcher.evaluation.analysis") / "templates" / "page.html").read_text(encoding="utf-8")
-    entries = "\n".join(f'<li><a href="#{anchor}">{html.escape(text)}</a></li>' for anchor, text in contents)
-    return Template(template).substitute(
-        title=html.escape(title), lead=lead, contents=f"<ol>\n{entries}\n</ol>", body=body
+    environment = Environment(
+        loader=PackageLoader("transformatcher.evaluation.analysis"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-
-
-def heading(level: int, text: str, anchor: str) -> str:
-    """A heading that links to itself."""
-    return f'<h{level} id="{anchor}"><a href="#{anchor}">{html.escape(text)}</a></h{level}>'
-
-
-def paragraph(text: str) -> str:
-    """Plain text → a paragraph."""
-    return f"<p>{html.escape(text)}</p>"
+    links = [Link(section.anchor, section.title) for section in sections] if contents is None else contents
+    template = environment.get_template("page.html.jinja")
+    return template.render(title=title, lead=lead, contents=links, sections=sections)
 
 
 def slug(text: str) -> str:
-    """A name as part of an anchor."""
+    """A name as part of an anchor: lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
 
 
-def plot(figure: Figure, alt: str, caption: str = "", dpi: int = 90) -> str:
-    """A drawn figure → a ``figure`` element; lines and text stay sharp, so PNG."""
-    return _element(_png(figure, dpi), "png", alt, caption)
+def embed_plot(figure: Figure, alt: str, caption: str = "", dpi: int = 90) -> EmbeddedImage:
+    """A figure of lines and text, as PNG, which keeps them sharp."""
+    return EmbeddedImage(_data_uri(_png(figure, dpi), "png"), alt, caption)
 
 
-def photo_plot(figure: Figure, alt: str, caption: str = "", dpi: int = 80) -> str:
-    """A figure that shows photos → a ``figure`` element; as JPEG it takes a fifth of the room."""
+def embed_photos(figure: Figure, alt: str, caption: str = "", dpi: int = 80) -> EmbeddedImage:
+    """A figure that shows photos, as JPEG, which takes a fifth of the space of a PNG."""
     with Image.open(io.BytesIO(_png(figure, dpi))) as image:
-        return _element(_jpeg(image), "jpeg", alt, caption)
+        return EmbeddedImage(_data_uri(_jpeg(image), "jpeg"), alt, caption)
 
 
-def picture(path: Path, caption: str = "", widest: int = 1000) -> str:
-    """A picture from a file → a ``figure`` element, not wider than can be seen, and its command if it tells one."""
+def embed_file(path: Path, max_width: int = 1000) -> list[Block]:
+    """An image file, at most ``max_width`` pixels wide, and the command that drew it where the file stores one."""
     try:
         with Image.open(path) as image:
-            command = image.info.get(COMMAND_KEY, "")
-            h = round(image.height * min(widest / image.width, 1))
-            data = _jpeg(image.convert("RGB").resize((min(widest, image.width), h), Image.Resampling.LANCZOS))
+            command = str(image.info.get(COMMAND_KEY, ""))
+            h = round(image.height * min(max_width / image.width, 1))
+            data = _jpeg(image.convert("RGB").resize((min(max_width, image.width), h), Image.Resampling.LANCZOS))
     except OSError as error:
         raise InputError(f"{path}: not a picture that can be decoded ({error})") from error
-    return _element(data, "jpeg", f"picture {path.name}", caption or path.name) + commands_html(
-        [command][: bool(command)]
-    )
+    block = EmbeddedImage(_data_uri(data, "jpeg"), f"picture {path.name}", path.name)
+    return [block, Commands([command])] if command else [block]
 
 
 def save_with_command(figure: Figure, path: Path, command: str) -> None:
-    """Write a figure; a .png keeps the command that made it."""
+    """Write a figure; a .png also stores the command that made it."""
     save_figure(figure, path, {COMMAND_KEY: command} if path.suffix.lower() == ".png" else None)
 
 
@@ -99,7 +189,5 @@ def _jpeg(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _element(data: bytes, kind: str, alt: str, caption: str) -> str:
-    uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-    return f'<figure><img src="{uri}" alt="{html.escape(alt)}">{words}</figure>'
+def _data_uri(data: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -80,6 +80,10 @@ def read_eval(folder: Path) -> EvalRun:
     tables = (arguments.get(key, {}) for key in ("model", "set"))
     if not isinstance(arguments.get("split"), str | None) or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{folder / RUN}: not what eval writes; predict anew with --overwrite")
+    if arguments.get("benchmark", "") not in ("", *BENCHMARKS):  # tables are files named after it
+        raise InputError(
+            f"{folder / RUN}: {arguments['benchmark']!r} is no benchmark that is known here; run eval again"
+        )
     return EvalRun(folder, arguments, read_predictions(folder))
 
 

@@ -1,6 +1,6 @@
-"""Rows of cells → Markdown, LaTeX or HTML."""
+"""Rows of cells → Markdown or LaTeX; html.py has the HTML."""
 
-import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +11,15 @@ NOTHING = "–"
 _LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "$": r"\$", "{": r"\{", "}": r"\}", "\\": r"\textbackslash{}",
      "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "†": r"$\dagger$", "×": r"$\times$", "±": r"$\pm$",
-     "α": r"$\alpha$", "Φ": r"$\Phi$", "√": r"$\surd$", "–": "--"}
+     "α": r"$\alpha$", "Φ": r"$\Phi$", "√": r"$\surd$", "–": "--", "\n": " ", "\r": " "}
 )  # fmt: skip
+_ONE_LINE = str.maketrans({"\n": " ", "\r": " "})
+_MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": r"\|", "\n": " ", "\r": " "})
 
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that belong together; the title stands above them, if there is one."""
+    """Rows that belong together, with an optional title above them."""
 
     rows: Sequence[Sequence[str]]
     title: str = ""
@@ -25,9 +27,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with what a reader must know of it, and the commands that made its numbers."""
+    """A table with notes for the reader and the commands that made its numbers."""
 
-    name: str  # of its files
+    name: str  # of its files: lower-case letters, digits and hyphens
     title: str
     header: Sequence[str]
     sections: Sequence[Section]
@@ -41,31 +43,33 @@ def number(value: float | int | None, digits: int = 1) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A heading, the table, its notes and its commands."""
+    """A heading, the table, its notes and its commands; cells, title and notes are plain text, so no HTML gets in."""
 
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        return f"| {' | '.join(cell.translate(_MARKDOWN) for cell in cells)} |"
 
-    lines = [f"## {table.title}", "", line(table.header), "|---" + "|--:" * (len(table.header) - 1) + "|"]
+    alignment = "|---" + "|--:" * (len(table.header) - 1) + "|"
+    lines = [f"## {table.title.translate(_MARKDOWN)}", "", line(table.header), alignment]
     for section in table.sections:
         if section.title:
             lines.append(line([f"**{section.title}**", *[""] * (len(table.header) - 1)]))
         lines += [line(row) for row in section.rows]
     for note in table.notes:
-        lines += ["", note]
+        lines += ["", note.translate(_MARKDOWN)]
     if table.commands:
-        lines += ["", "```sh", *table.commands, "```"]
+        lines += ["", "```sh", *(command.translate(_ONE_LINE) for command in table.commands), "```"]
     return "\n".join(lines) + "\n"
 
 
 def to_latex(table: Table) -> str:
-    """A ``table`` for a document that loads booktabs; the commands stand beside it as comments."""
+    """A ``table`` environment for a document that loads booktabs; the commands are comments above it."""
 
     def line(cells: Sequence[str]) -> str:
         return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
 
     width = len(table.header)
-    lines = [*(f"% {command}" for command in table.commands), r"\begin{table}", r"\centering", r"\small"]
+    lines = [f"% {command.translate(_ONE_LINE)}" for command in table.commands]
+    lines += [r"\begin{table}", r"\centering", r"\small"]
     lines += [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule", line(table.header)]
     for section in table.sections:
         lines.append(r"\midrule")
@@ -77,40 +81,10 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def to_html(table: Table, *, caption: bool = True) -> str:
-    """A ``table`` with its notes and commands, in an element that scrolls by itself where it is too wide.
-
-    Without a ``caption``, a heading above is to say what it is.
-    """
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        first, *rest = (html.escape(cell) for cell in cells)
-        others = "".join(f"<{tag}>{cell}</{tag}>" if tag == "td" else f'<th scope="col">{cell}</th>' for cell in rest)
-        return f'<tr><th scope="{"row" if tag == "td" else "col"}">{first}</th>{others}</tr>'
-
-    bodies = []
-    for section in table.sections:
-        above = ""
-        if section.title:
-            above = f'<tr><th scope="rowgroup" colspan="{len(table.header)}">{html.escape(section.title)}</th></tr>'
-        bodies.append(f"<tbody>{above}{''.join(row(cells, 'td') for cells in section.rows)}</tbody>")
-    head = f"<caption>{html.escape(table.title)}</caption>" if caption else ""
-    head += f"<thead>{row(table.header, 'th')}</thead>"
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in table.notes)
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{html.escape(table.title)}">'
-        f"<table>{head}{''.join(bodies)}</table></div>{notes}{commands_html(table.commands)}"
-    )
-
-
-def commands_html(commands: Sequence[str]) -> str:
-    """What made the numbers above, to be copied."""
-    lines = "".join(f"<code>{html.escape(command)}</code>" for command in commands)
-    return f'<pre class="commands">{lines}</pre>' if commands else ""
-
-
 def write_table(table: Table, out: Path) -> list[Path]:
-    """The table as Markdown and as LaTeX."""
+    """Write the table to ``out`` as Markdown and as LaTeX; the files are named after it."""
+    if not re.fullmatch(r"[a-z0-9-]+", table.name):  # a name that came from a file must not choose another folder
+        raise ValueError(f"{table.name!r} cannot name a file; use lower-case letters, digits and hyphens")
     files = {out / f"{table.name}.md": to_markdown(table), out / f"{table.name}.tex": to_latex(table)}
     for path, text in files.items():
         write_text(path, text)
