@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 Size = tuple[int, int]
@@ -53,8 +53,6 @@ class PairBatch:
     src_kps_norm: Float[Tensor, "b n 2"]
     trg_kps_norm: Float[Tensor, "b n 2"]
     visible: Bool[Tensor, "b n"]
-    src_sizes: Int[Tensor, "b 2"]  # (h, w) of the original images
-    trg_sizes: Int[Tensor, "b 2"]
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ class TestBatches:
         assert batch.src.shape == (2, 3, 32, 48)
         assert batch.visible.sum(dim=1).tolist() == [2, 10]
         np.testing.assert_allclose(batch.src_kps_norm[0, 0], [10 * 2 / 80 - 1, 10 * 2 / 60 - 1], atol=1e-6)
-        assert batch.trg_sizes.tolist() == [[60, 80], [60, 80]]
+        np.testing.assert_allclose(batch.trg_kps_norm[0, 0], [15 * 2 / 80 - 1, 12 * 2 / 60 - 1], atol=1e-6)
 
     def test_by_name(self, spair_root: Path, coco_root: Path):
         assert len(load_benchmark("spair", spair_root, "val")) == 2

@@ -17,20 +17,17 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from transformatcher.data.augment import Augmentation
 from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.coco_pairs import CocoPairs, objects_of
-from transformatcher.data.image_cache import ImageStore
 from transformatcher.data.loader import (
-    Augmentation,
-    Batches,
-    Draws,
-    Source,
+    BatchLoader,
+    PairSource,
+    SampleDataset,
     TrainingPairs,
-    ahead,
-    draw_focus,
-    draw_sample,
-    exchanged,
-    open_store,
+    _key,
+    build_image_cache,
+    prefetch,
 )
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
@@ -38,8 +35,8 @@ from transformatcher.schema import ImagePair, PairBatch
 
 CPU = torch.device("cpu")
 SIZE = (56, 64)
-STILL = Augmentation(colour=0.0, crop=0.0, focus=0.0, flip=0.0)
-EVERYTHING = Augmentation(colour=0.0, crop=0.5, focus=0.5, flip=0.5)
+STILL = Augmentation(p_color=0.0, p_crop=0.0, p_object_crop=0.0, p_flip=0.0)
+EVERYTHING = Augmentation(p_color=0.0, p_crop=0.5, p_object_crop=0.5, p_flip=0.5)
 NAMES = ("left_eye", "right_eye", "nose", "left_paw", "right_paw")
 
 
@@ -67,9 +64,15 @@ def ramp_pairs(n: int, **changes) -> list[ImagePair]:
 
 
 def make_batches(sources, augmentation=STILL, batch=3, rank=0, world=1, keep="host", seed=5, n=None, workers=0):
-    store = open_store(sources, lambda images: ImageStore(images, (96, 100), CPU, keep, threads=2))
-    draws = Draws(TrainingPairs(sources, seed, n), store, SIZE, augmentation, batch, rank, world)
-    return Batches(draws, store, workers)
+    cache = build_image_cache(sources, (96, 100), CPU, keep, threads=2)
+    dataset = SampleDataset(TrainingPairs(sources, seed, n), cache, SIZE, augmentation, batch, rank, world)
+    return BatchLoader(dataset, cache, workers)
+
+
+def original_size(batches: BatchLoader, pair: ImagePair, side: str) -> tuple[int, int]:
+    """(h, w) of a pair's source or target, as the cache found it."""
+    dataset = batches.dataset
+    return dataset.original_sizes[dataset.index_of[_key(getattr(pair, f"{side}_image"), pair.orient)]]
 
 
 def colours(images: torch.Tensor, kps_norm: torch.Tensor) -> np.ndarray:
@@ -85,21 +88,21 @@ def assert_equal(ours: PairBatch, theirs: PairBatch) -> None:
         assert torch.equal(value, getattr(theirs, name)), name
 
 
-def assert_on_the_same_pixels(batches: Batches, epoch: int = 0) -> int:
+def assert_on_the_same_pixels(batches: BatchLoader, epoch: int = 0) -> int:
     """Every visible keypoint shows the colour of its place in the file; returns how many samples were mirrored."""
-    pairs, flipped = batches.draws.pairs, 0
+    pairs, flipped = batches.dataset.pairs, 0
     order = pairs.order(epoch)
     for number, batch in enumerate(batches.stream(epoch, 0, epoch + 1)):
-        places = order[number * batches.draws.batch :]
+        places = order[number * batches.dataset.batch_size :]
         for side in ("src", "trg"):
             images, kps = getattr(batch, side), getattr(batch, f"{side}_kps_norm")
-            sizes, seen = getattr(batch, f"{side}_sizes"), colours(images, kps)
+            seen = colours(images, kps)
             flipped += int((images[:, 0, :, 0] > images[:, 0, :, -1]).all(dim=1).sum())
             for row, where in zip(range(len(images)), places, strict=False):
                 pair = pairs[where]
                 shown = pair.visible
                 assert batch.visible[row].tolist() == shown.tolist()
-                h, w = sizes[row].tolist()
+                h, w = original_size(batches, pair, side)
                 expected = getattr(pair, f"{side}_kps_px")[shown] / [w, h]
                 np.testing.assert_allclose(seen[row][shown][:, :2], expected, atol=0.012)
                 assert kps[row][torch.from_numpy(shown)].abs().max() <= 1
@@ -108,7 +111,7 @@ def assert_on_the_same_pixels(batches: Batches, epoch: int = 0) -> int:
 
 class TestOrder:
     def test_an_epoch_of_a_list_has_every_pair_once(self):
-        order = TrainingPairs([Source(ramp_pairs(7))], seed=1)
+        order = TrainingPairs([PairSource(ramp_pairs(7))], seed=1)
         assert len(order) == 7
         first, second = order.order(0), order.order(1)
         assert sorted(first) == sorted(second) == [(0, i) for i in range(7)]
@@ -116,57 +119,56 @@ class TestOrder:
         assert order[first[0]].name == str(first[0][1])
 
     def test_short_epochs_use_a_list_up_before_it_begins_anew(self):
-        order = TrainingPairs([Source(ramp_pairs(6))], seed=1, pairs_per_epoch=4)
+        order = TrainingPairs([PairSource(ramp_pairs(6))], seed=1, pairs_per_epoch=4)
         drawn = Counter(index for epoch in range(3) for _, index in order.order(epoch))
         assert drawn == dict.fromkeys(range(6), 2)
 
     @pytest.mark.parametrize(("shares", "n", "counts"), [((3.0, 1.0), 12, [9, 3]), ((1.0, 1.0, 1.0), 8, [3, 2, 3])])
     def test_shares(self, shares, n, counts):
         pairs = ramp_pairs(2)
-        order = TrainingPairs([Source(pairs, share) for share in shares], 0, n)
+        order = TrainingPairs([PairSource(pairs, share) for share in shares], 0, n)
         drawn = Counter(source for source, _ in order.order(3))
         assert [drawn[i] for i in range(len(shares))] == counts
         assert len(order) == n
 
     def test_depends_on_seed_and_epoch_alone(self):
-        sources = [Source(ramp_pairs(5)), Source(ramp_pairs(9))]
+        sources = [PairSource(ramp_pairs(5)), PairSource(ramp_pairs(9))]
         one, other = TrainingPairs(sources, 3), TrainingPairs(sources, 3)
         forwards = [one.order(epoch) for epoch in range(4)]
         assert [other.order(epoch) for epoch in reversed(range(4))] == forwards[::-1]
         assert TrainingPairs(sources, 4).order(0) != forwards[0]
 
     def test_an_endless_source_goes_on(self, coco: CocoPairs):
-        order = TrainingPairs([Source(coco)], 0, pairs_per_epoch=5)
+        order = TrainingPairs([PairSource(coco)], 0, pairs_per_epoch=5)
         assert sorted(order.order(2)) == [(0, i) for i in range(10, 15)]
 
 
 class TestPixels:
     def test_nothing_happens_to_them(self):
-        batches = make_batches([Source(ramp_pairs(3))])
+        batches = make_batches([PairSource(ramp_pairs(3))])
         assert assert_on_the_same_pixels(batches) == 0
         (batch,) = batches.stream(0, 0, 1)
         assert batch.src.shape == (3, 3, *SIZE)
-        assert batch.src_sizes.tolist() == [[60, 80]] * 3
-        blue = [2 * int(batches.draws.pairs[where].name) for where in batches.draws.pairs.order(0)]
+        blue = [2 * int(batches.dataset.pairs[where].name) for where in batches.dataset.pairs.order(0)]
         np.testing.assert_allclose(colours(batch.src, batch.src_kps_norm)[:, 0, 2] * 255, blue, atol=0.6)
         np.testing.assert_allclose(colours(batch.trg, batch.trg_kps_norm)[:, 0, 2] * 255 - 1, blue, atol=0.6)
 
-    @pytest.mark.parametrize("key", ["crop", "focus", "flip"])
+    @pytest.mark.parametrize("key", ["p_crop", "p_object_crop", "p_flip"])
     def test_each_change_alone(self, key):
-        batches = make_batches([Source(ramp_pairs(6))], replace(STILL, **{key: 1.0}))
-        assert assert_on_the_same_pixels(batches) == (12 if key == "flip" else 0)
+        batches = make_batches([PairSource(ramp_pairs(6))], replace(STILL, **{key: 1.0}))
+        assert assert_on_the_same_pixels(batches) == (12 if key == "p_flip" else 0)
         changed = next(batches.stream(0, 0, 1))
-        still = next(make_batches([Source(ramp_pairs(6))]).stream(0, 0, 1))
+        still = next(make_batches([PairSource(ramp_pairs(6))]).stream(0, 0, 1))
         assert (changed.src - still.src).abs().amax(dim=(1, 2, 3)).min() > 0.1  # every one of them did change
 
     def test_all_changes_together(self):
-        batches = make_batches([Source(ramp_pairs(12))], EVERYTHING, batch=4)
+        batches = make_batches([PairSource(ramp_pairs(12))], EVERYTHING, batch=4)
         assert 0 < assert_on_the_same_pixels(batches, epoch=1) < 24
 
     def test_a_pair_that_is_mirrored_already(self):
-        sources = [Source(ramp_pairs(6, trg_flip=True))]
+        sources = [PairSource(ramp_pairs(6, trg_flip=True))]
         assert assert_on_the_same_pixels(make_batches(sources)) == 6
-        assert assert_on_the_same_pixels(make_batches(sources, replace(STILL, flip=1.0))) == 6  # now the sources
+        assert assert_on_the_same_pixels(make_batches(sources, replace(STILL, p_flip=1.0))) == 6  # now the sources
         assert_on_the_same_pixels(make_batches(sources, EVERYTHING))
 
     def test_exif_counts_where_the_annotation_says_so(self, tmp_path: Path):
@@ -176,7 +178,7 @@ class TestPixels:
         Image.fromarray(np.rot90(ramp(80, 60))).save(path, exif=exif)  # turned back, as it lies on disk
         straight = ramp(90, 50)
         pair = make_pair(0, path, straight, ((80, 60), (90, 50)), orient=True)
-        assert_on_the_same_pixels(make_batches([Source([pair])], EVERYTHING, batch=1))
+        assert_on_the_same_pixels(make_batches([PairSource([pair])], EVERYTHING, batch=1))
 
     def test_one_file_in_two_orientations(self, tmp_path: Path):
         """Two benchmarks on the same photos may disagree on whether the EXIF tag counts."""
@@ -187,15 +189,14 @@ class TestPixels:
         other = ramp(90, 50)
         stored = make_pair(0, path, other, ((60, 80), (90, 50)))
         turned = make_pair(1, path, other, ((80, 60), (90, 50)), orient=True)
-        batches = make_batches([Source([stored]), Source([turned])], batch=2)
-        (batch,) = batches.stream(0, 0, 1)
-        sizes = {batches.draws.pairs[where].name: size.tolist() for where, size in
-                 zip(batches.draws.pairs.order(0), batch.src_sizes, strict=True)}  # fmt: skip
-        assert sizes == {"0": [60, 80], "1": [80, 60]}
+        batches = make_batches([PairSource([stored]), PairSource([turned])], batch=2)
+        assert original_size(batches, stored, "src") == (60, 80)
+        assert original_size(batches, turned, "src") == (80, 60)
+        assert len({sample.images[0] for sample in batches.dataset[0, 0]}) == 2
 
     def test_mirrored_targets_change_names_and_places(self, coco: CocoPairs):
         coco.mirror = 1.0
-        batches = make_batches([Source(coco)], replace(EVERYTHING, flip=0.0), n=6)
+        batches = make_batches([PairSource(coco)], replace(EVERYTHING, p_flip=0.0), n=6)
         assert assert_on_the_same_pixels(batches) == 6  # every target
         objects = {item.id: item for item in coco.objects}
         for index in range(6):
@@ -205,16 +206,16 @@ class TestPixels:
             # what the pair calls left_eye is what the file calls right_eye
             np.testing.assert_array_equal(pair.trg_kps_px, objects[trg].kps_px[[1, 0, 2, 4, 3]])
         coco.mirror = 0.0
-        assert assert_on_the_same_pixels(make_batches([Source(coco)], n=6)) == 0
+        assert assert_on_the_same_pixels(make_batches([PairSource(coco)], n=6)) == 0
 
 
-class TestBatches:
+class TestBatchLoader:
     @pytest.fixture
     def noisy(self) -> Augmentation:
-        return Augmentation(colour=0.3, crop=0.5, focus=0.3, flip=0.5)
+        return Augmentation(p_color=0.3, p_crop=0.5, p_object_crop=0.3, p_flip=0.5)
 
     def test_two_ranks_together_are_one_process(self, noisy):
-        sources = [Source(ramp_pairs(9))]
+        sources = [PairSource(ramp_pairs(9))]
         whole = list(make_batches(sources, noisy, batch=4).stream(0, 0, 2))
         parts = [list(make_batches(sources, noisy, batch=4, rank=r, world=2).stream(0, 0, 2)) for r in (0, 1)]
         assert len(whole) == len(parts[0]) == len(parts[1]) == 4  # of each epoch's nine pairs, one is left out
@@ -230,13 +231,13 @@ class TestBatches:
             for path, pixels in zip(paths, (pair.src_image, pair.trg_image), strict=True):
                 Image.fromarray(pixels).save(path)
             pairs.append(replace(pair, src_image=paths[0], trg_image=paths[1]))
-        host = list(make_batches([Source(pairs)], noisy, batch=2).stream(0, 0, 2))
-        disk = make_batches([Source(pairs)], noisy, batch=2, keep="disk", workers=2).stream(0, 0, 2)
+        host = list(make_batches([PairSource(pairs)], noisy, batch=2).stream(0, 0, 2))
+        disk = make_batches([PairSource(pairs)], noisy, batch=2, keep="disk", workers=2).stream(0, 0, 2)
         for ours, theirs in zip(host, disk, strict=True):
             assert_equal(ours, theirs)
 
     def test_a_run_goes_on_in_the_middle(self, noisy):
-        sources = [Source(ramp_pairs(6))]
+        sources = [PairSource(ramp_pairs(6))]
         whole = list(make_batches(sources, noisy, batch=2).stream(0, 0, 3))
         rest = list(make_batches(sources, noisy, batch=2).stream(1, 2, 3))
         assert (len(whole), len(rest)) == (9, 4)
@@ -248,70 +249,24 @@ class TestBatches:
     def test_shorter_lists_of_keypoints_are_filled_and_masked(self):
         long, short = ramp_pairs(2)
         cut = {key: getattr(short, key)[:2] for key in ("src_kps_px", "trg_kps_px", "visible")}
-        (batch,) = make_batches([Source([long, replace(short, **cut)])], EVERYTHING, batch=2).stream(0, 0, 1)
+        (batch,) = make_batches([PairSource([long, replace(short, **cut)])], EVERYTHING, batch=2).stream(0, 0, 1)
         assert sorted(batch.visible.sum(dim=1).tolist()) == [2, 4]
         assert batch.src_kps_norm.isfinite().all()
 
     def test_all_batches_have_one_shape(self):
         long, short = ramp_pairs(2)
         cut = {key: getattr(short, key)[:2] for key in ("src_kps_px", "trg_kps_px", "visible")}
-        batches = make_batches([Source([long]), Source([replace(short, **cut)])], batch=1)
+        batches = make_batches([PairSource([long]), PairSource([replace(short, **cut)])], batch=1)
         assert [batch.src_kps_norm.shape for batch in batches.stream(0, 0, 1)] == [(1, 5, 2)] * 2
 
     def test_every_image_is_opened_once(self):
         first, second = ramp_pairs(2)
-        seen: list[object] = []
         shared = replace(second, src_image=first.src_image)
-        open_store([Source([first, shared])], lambda images: seen.extend(images) or ImageStore(images, (8, 8), CPU))
-        assert len(seen) == 3
+        assert len(build_image_cache([PairSource([first, shared])], (8, 8), CPU).images) == 3
 
 
-class TestFocus:
-    def test_keeps_the_object_its_keypoints_and_the_least_width(self):
-        rng = np.random.default_rng(0)
-        for _ in range(300):
-            low = rng.uniform(-1, 0.9, 2)
-            high = np.minimum(low + rng.uniform(0.01, 1.5, 2), 1)
-            kps = rng.uniform(-1, 1, (rng.integers(0, 4), 2))
-            x0, y0, x1, y1 = draw_focus(rng, np.concatenate([low, high]), kps)
-            assert abs(np.array([x0, y0, x1, y1])).max() < 1 + 1e-9
-            inside = np.vstack([low, high, kps])
-            assert (inside >= [x0 - 1e-9, y0 - 1e-9]).all()
-            assert (inside <= [x1 + 1e-9, y1 + 1e-9]).all()
-            assert min(x1 - x0, y1 - y0) > 0.6 - 1e-9
-
-    def test_margins_are_parts_of_the_object(self):
-        rng = np.random.default_rng(0)
-        windows = np.stack([draw_focus(rng, np.array([-0.4, -0.4, 0.4, 0.4]), np.empty((0, 2))) for _ in range(300)])
-        distances = abs(windows) - 0.4
-        assert distances.min() >= 0.05 * 0.8
-        assert distances.max() <= 0.6 * 0.8
-        assert np.ptp(distances) > 0.4
-        assert not np.allclose(windows[:, 0], -windows[:, 2])  # each edge for itself
-
-    def test_a_box_outside_the_image_still_has_a_window(self):
-        x0, y0, x1, y1 = draw_focus(np.random.default_rng(0), np.array([-3.0, 1.5, -2.0, 2.0]), np.empty((0, 2)))
-        assert x1 - x0 == pytest.approx(0.6)
-        assert y1 - y0 == pytest.approx(0.6)
-
-    def test_each_image_has_its_own_box(self):
-        (pair,), sizes = ramp_pairs(1), ((60, 80), (90, 50))
-        for seed in range(20):
-            rng = np.random.default_rng(seed)
-            windows = draw_sample(pair, (0, 1), sizes, SIZE, replace(STILL, focus=1.0), rng).windows
-            # both boxes span [-0.6, 0.6]; the margin is at least 0.05 of 1.2
-            assert (windows * [-1, -1, 1, 1] >= 0.66 - 1e-9).all()
-
-    def test_without_a_box_there_is_none(self):
-        pair = replace(ramp_pairs(1)[0], src_bbox_px=None)
-        sizes = (60, 80), (90, 50)
-        sample = draw_sample(pair, (0, 1), sizes, SIZE, replace(STILL, focus=1.0), np.random.default_rng(0))
-        assert sample.windows[0].tolist() == [-1, -1, 1, 1]
-        assert abs(sample.windows[1]).min() < 1
-
-
-class TestAhead:
-    def test_the_same_items_and_so_many_ahead(self):
+class TestPrefetch:
+    def test_the_same_items_and_so_many_prefetch(self):
         made: list[int] = []
         enough = threading.Event()
 
@@ -322,25 +277,25 @@ class TestAhead:
                     enough.set()
                 yield i
 
-        stream = ahead(items(), most=2)
+        stream = prefetch(items(), depth=2)
         assert next(stream) == 0
         assert enough.wait(5)  # two more are made while the first is in use
         assert [0, *stream] == made == list(range(6))
-        assert list(ahead([])) == []
+        assert list(prefetch([])) == []
 
     def test_errors_arrive_at_their_place(self):
         def items():
             yield 1
             raise ValueError("broken")
 
-        stream = ahead(items())
+        stream = prefetch(items())
         assert next(stream) == 1
         with pytest.raises(ValueError, match="broken"):
             next(stream)
 
     def test_leaving_early_ends_the_thread(self):
         before = threading.active_count()
-        stream = ahead(range(1, 100))
+        stream = prefetch(range(1, 100))
         next(stream)
         stream.close()
         assert threading.active_count() == before
@@ -359,23 +314,14 @@ def coco(tmp_path: Path) -> CocoPairs:
     return CocoPairs(objects)
 
 
-class TestExchanged:
-    def test_all_that_belongs_to_a_side_goes_with_it(self):
-        pair = replace(synthetic_pair(3)[0], src_flip=True, src_bbox_px=np.array([1.0, 2, 3, 4]), trg_bbox_px=None)
-        pair = replace(pair, absent_px=np.ones((2, 2)))
-        once = exchanged(pair)
-        for name in ("image", "kps_px", "bbox_px", "flip"):
-            assert getattr(once, f"src_{name}") is getattr(pair, f"trg_{name}")
-            assert getattr(once, f"trg_{name}") is getattr(pair, f"src_{name}")
-        assert once.absent_px.shape == (0, 2)  # what only the new target shows
-
+class TestSwap:
     def test_half_of_the_samples(self):
         pairs = [synthetic_pair(seed, size=(48, 64))[0] for seed in range(40)]
-        trainable = TrainingPairs([Source(pairs)], seed=0)
-        store = open_store(trainable.sources, lambda images: ImageStore(images, (48, 48), CPU, "host", 1))
-        draws = Draws(trainable, store, (48, 48), replace(STILL, swap=0.5), batch=40)
-        samples, order = draws[0, 0], trainable.order(0)
-        turned = [sample.images[0] != draws.index_of[f"array-{id(pairs[index].src_image)}", False]
+        trainable = TrainingPairs([PairSource(pairs)], seed=0)
+        cache = build_image_cache(trainable.sources, (48, 48), CPU, "host", threads=1)
+        dataset = SampleDataset(trainable, cache, (48, 48), replace(STILL, p_swap=0.5), batch_size=40)
+        samples, order = dataset[0, 0], trainable.order(0)
+        turned = [sample.images[0] != dataset.index_of[f"array-{id(pairs[index].src_image)}", False]
                   for sample, (_, index) in zip(samples, order, strict=True)]  # fmt: skip
         assert 10 < sum(turned) < 30
 
@@ -399,8 +345,8 @@ def test_objects_of_pairs_come_once(tmp_path):
 def test_workers_end_with_who_trains():
     """However that ends: a worker may be waiting to hand over a batch that nobody will take."""
     code = (
-        "import os, sys, time; from transformatcher.data.loader import _let_main_decide\n"
-        "if os.fork() == 0:\n    _let_main_decide(0); print(os.getpid(), flush=True); time.sleep(60)\n"
+        "import os, sys, time; from transformatcher.data.loader import _init_worker\n"
+        "if os.fork() == 0:\n    _init_worker(0); print(os.getpid(), flush=True); time.sleep(60)\n"
         "os.wait()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:

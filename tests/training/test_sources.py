@@ -9,8 +9,7 @@ from PIL import Image
 
 from transformatcher.config import DataConfig, SourceConfig, run_config
 from transformatcher.data.coco_pairs import CocoPairs
-from transformatcher.data.image_cache import ImageStore
-from transformatcher.data.loader import Augmentation, Draws, TrainingPairs, open_store
+from transformatcher.data.loader import build_image_cache
 from transformatcher.errors import InputError
 from transformatcher.training.sources import load_source
 
@@ -22,7 +21,7 @@ class TestSource:
     def source(root: Path, **options) -> CocoPairs:
         item = SourceConfig("coco", root.name, share=2.0)
         source = load_source(item, DataConfig((item,), (item,), root=str(root.parent), **options), seed=3)
-        assert source.share == 2.0
+        assert source.weight == 2.0
         assert isinstance(source.pairs, CocoPairs)
         return source.pairs
 
@@ -52,7 +51,7 @@ class TestSource:
     def test_a_list_of_pairs(self, spair_root: Path):
         item = SourceConfig("spair", spair_root.name, split="val", share=0.5)
         source = load_source(item, DataConfig((item,), (item,), root=str(spair_root.parent)), seed=0)
-        assert (len(source.pairs), source.share) == (2, 0.5)
+        assert (len(source.pairs), source.weight) == (2, 0.5)
 
     def test_photos_that_are_left_out(self, pascal_root: Path, coco_root: Path):
         """The list has a–b; then c–d as well, of which only those stay that no named set shows."""
@@ -95,8 +94,6 @@ class TestWithItself:
         tables["data"]["pairs_per_epoch"] = 8
         data = run_config(tables).data
         source = load_source(data.train[0], data, seed=0)
-        pairs = TrainingPairs([source], 0, data.pairs_per_epoch)
-        store = open_store(pairs.sources, lambda images: ImageStore(images, (48, 48), CPU, "host", 1))
-        draws = Draws(pairs, store, (48, 48), Augmentation(), batch=8)
+        cache = build_image_cache([source], (48, 48), CPU, "host", threads=1)
         assert [orient for _, orient in source.images()] == [False, False]
-        assert {sample.sizes for sample in draws[0, 0]} == {((60, 80), (60, 80))}
+        assert cache.original_sizes == [(60, 80), (60, 80)]

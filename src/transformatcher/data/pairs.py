@@ -77,8 +77,7 @@ def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
 
 def collate(loaded: Sequence[LoadedPair]) -> PairBatch:
     """Decoded pairs → one batch; shorter keypoint lists are filled up and masked."""
-    src_sizes, trg_sizes = [item.src_size for item in loaded], [item.trg_size for item in loaded]
-    src_kps_norm = stack_points([item.src_kps_px for item in loaded], src_sizes)
+    src_kps_norm = stack_points([item.src_kps_px for item in loaded], [item.src_size for item in loaded])
     visible = torch.zeros(src_kps_norm.shape[:2], dtype=torch.bool)
     for row, item in zip(visible, loaded, strict=True):
         row[: len(item.pair.visible)] = torch.from_numpy(item.pair.visible)
@@ -86,10 +85,8 @@ def collate(loaded: Sequence[LoadedPair]) -> PairBatch:
         src=torch.stack([item.src for item in loaded]),
         trg=torch.stack([item.trg for item in loaded]),
         src_kps_norm=src_kps_norm,
-        trg_kps_norm=stack_points([item.trg_kps_px for item in loaded], trg_sizes),
+        trg_kps_norm=stack_points([item.trg_kps_px for item in loaded], [item.trg_size for item in loaded]),
         visible=visible,
-        src_sizes=torch.tensor(src_sizes),
-        trg_sizes=torch.tensor(trg_sizes),
     )
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
@@ -22,14 +22,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from transformatcher import __version__
 from transformatcher.config import RunConfig, run_config, to_plain
-from transformatcher.data.image_cache import ImageStore, choose_place
-from transformatcher.data.loader import Augmentation, Batches, Draws, TrainingPairs, open_store
+from transformatcher.data.augment import Augmentation
+from transformatcher.data.loader import BatchLoader, SampleDataset, TrainingPairs, build_image_cache
 from transformatcher.errors import InputError
 from transformatcher.evaluation.metrics import ALPHAS
 from transformatcher.files import exclusive_lock, read_json, write_text
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.models.transformatcher import TransforMatcher
-from transformatcher.schema import PairBatch, Size
+from transformatcher.schema import PairBatch
 from transformatcher.training.distributed import DistributedContext
 from transformatcher.training.model import dry_run, init_model, set_training_mode
 from transformatcher.training.objective import CudaGraphLoss, Objective, loss_and_gradients
@@ -110,29 +110,25 @@ class Trainer:
             objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)  # type: ignore[no-untyped-call]
         return DistributedDataParallel(objective, broadcast_buffers=False)
 
-    def _make_batches(self) -> Batches:
+    def _make_batches(self) -> BatchLoader:
         data, batch_size = self.config.data, self.config.train.batch
-        canvas: Size = (data.canvas, data.canvas)
-
-        def make(images: Sequence[Any]) -> ImageStore:
-            keep = choose_place(len(images), canvas, self.device) if data.keep == "auto" else data.keep
-
-            def track(done: int, total: int) -> None:
-                self.on_progress(0, 1, f"decoding images: {done} of {total}")
-
-            return ImageStore(images, canvas, self.device, keep, data.threads, track)
-
         pairs = TrainingPairs(self.sources, self.config.train.seed, data.pairs_per_epoch)
         if len(pairs) < batch_size:
             raise InputError(
                 f"an epoch of {len(pairs)} pairs does not fill one batch of {batch_size}: "
                 "lower train.batch, or set data.pairs_per_epoch"
             )
+
+        def track(done: int, total: int) -> None:
+            self.on_progress(0, 1, f"decoding images: {done} of {total}")
+
+        size = (data.canvas, data.canvas)
+        cache = build_image_cache(self.sources, size, self.device, data.keep, data.threads, track)
         augmentation = Augmentation(data.colour, data.crop, data.focus, data.flip, data.swap)
-        store = open_store(self.sources, make)
         rank, world_size = self.distributed.rank, self.distributed.world_size
-        draws = Draws(pairs, store, self.config.model.image_size, augmentation, batch_size, rank, world_size)
-        return Batches(draws, store, data.workers)
+        input_size = self.config.model.image_size
+        dataset = SampleDataset(pairs, cache, input_size, augmentation, batch_size, rank, world_size)
+        return BatchLoader(dataset, cache, data.workers)
 
     # ------------------------------------------------------------ the loop
 
