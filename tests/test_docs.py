@@ -172,7 +172,7 @@ def test_code_is_called_by_the_names_that_are_run():
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
-    (action,) = (item for item in cli._parser()._actions if isinstance(item, argparse._SubParsersAction))
+    (action,) = (item for item in cli.build_parser()._actions if isinstance(item, argparse._SubParsersAction))
     return dict(action.choices)
 
 
@@ -190,7 +190,7 @@ def test_commands_that_are_not_run_still_parse(page: Path):
             if words[1] not in subcommands():
                 pytest.skip(f"{block}: there is no {words[1]!r} yet")
             try:
-                cli._parser().parse_args(words[1:])
+                cli.build_parser().parse_args(words[1:])
             except SystemExit:
                 pytest.fail(f"{block}: the command does not know {shlex.join(words)}")
 

@@ -8,6 +8,7 @@ import ast
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -15,18 +16,13 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transformatcher import config
-from transformatcher.cli import main as cli
+from transformatcher.cli.main import build_parser
+from transformatcher.cli.parser import EXAMPLES, Parser, argument_text
 
 DOCS = Path(__file__).parents[1]
 README = DOCS.parent / "README.md"
 MADE = "<!-- Made by docs/make/reference.py; change what it is made from instead. -->"
-# What a user wants to know of keys and arguments that say nothing of themselves where they are defined.
-ARGUMENTS = {
-    "SOURCE": "a photo",
-    "TARGET": "another photo of the same kind of thing",
-    "--benchmark": "the layout of the benchmark's folder; coco for your own data",
-    "PAGE.html": "the page to write",
-}
+# What a user wants to know of keys that say nothing of themselves where they are defined.
 KEYS = {
     "ModelConfig.variant": "a set of values for other keys, see [Variants](#variants)",
     "ModelConfig.correlation": "what is interpolated to the common grid: the 4-D maps, or the features before them",
@@ -58,7 +54,7 @@ KEYS = {
 
 def cli_page() -> str:
     """All sub-commands, each with its arguments."""
-    parser = cli._parser()
+    parser = build_parser()
     lines = [
         "# Command line",
         MADE,
@@ -70,25 +66,24 @@ def cli_page() -> str:
             ((f"[`{' '.join(words)}`](#{'-'.join(words)})", summary) for words, summary, _ in _commands(parser)),
         ),
     ]
-    for words, summary, command in _commands(parser):
-        about = [_sentence(text) for text in (summary, command.description) if text]
-        if len(about) == 2 and about[0].split()[:4] == about[1].split()[:4]:
-            about.pop(0)  # the longer one says it again
-        lines += [f"## {' '.join(words)}", *about]
-        places = [action for action in command._actions if not action.option_strings]
-        options = [action for action in command._actions if action.option_strings and action.dest != "help"]
-        needed = [_call(action) for action in options if action.required]
-        call = ["transformatcher", *words, *map(_call, places), *needed, *["[options]"] * (len(options) > len(needed))]
-        lines.append(f"```text\n{' '.join(call)}\n```")
-        rows = [(f"`{_call(action)}`", _meaning(action, command)) for action in (*places, *options)]
-        lines.append(_table(("argument", "meaning"), rows))
+    for words, _, command in _commands(parser):
+        lines += [f"## {' '.join(words)}", str(command.description)]
+        lines.append(f"```text\n{command.short_usage()}\n```")
+        for group in command._action_groups:
+            actions = [action for action in group._group_actions if action.dest != "help"]
+            if actions:
+                title = str(group.title).removeprefix("positional ")
+                rows = [(f"`{argument_text(action)}`", _meaning(action, command)) for action in actions]
+                lines.append(_table((title, "meaning"), rows))
+        if command.epilog:
+            lines.append(f"```text\n{textwrap.dedent(command.epilog.removeprefix(EXAMPLES))}\n```")
     return "\n\n".join(lines) + "\n"
 
 
-Command = tuple[tuple[str, ...], str, argparse.ArgumentParser]
+Command = tuple[tuple[str, ...], str, Parser]
 
 
-def _commands(parser: argparse.ArgumentParser, above: tuple[str, ...] = ()) -> list[Command]:
+def _commands(parser: Parser, above: tuple[str, ...] = ()) -> list[Command]:
     """The words, the summary and the parser of every sub-command that can be called."""
     found: list[Command] = []
     for action in parser._actions:
@@ -100,19 +95,9 @@ def _commands(parser: argparse.ArgumentParser, above: tuple[str, ...] = ()) -> l
     return found
 
 
-def _call(action: argparse.Action) -> str:
-    """How an argument is written, in argparse's own manner."""
-    shown = action.metavar or (action.option_strings and action.choices is None and action.dest.upper()) or action.dest
-    if action.choices is not None and action.metavar is None:
-        shown = "{" + ", ".join(map(str, action.choices)) + "}"
-    many = {"+": f"{shown} [{shown} …]", "*": f"[{shown} …]", "?": f"[{shown}]"}
-    value = "" if action.nargs == 0 else many.get(str(action.nargs), str(shown))
-    return " ".join(filter(None, (", ".join(action.option_strings), value)))
-
-
 def _meaning(action: argparse.Action, command: argparse.ArgumentParser) -> str:
     """The argument's help; its default, where the help does not say it."""
-    text = (action.help or ARGUMENTS.get(action.metavar or action.option_strings[-1], "")).strip()
+    text = (action.help or "").strip()
     named = "%(default)s" in text
     text = text % {**vars(action), "prog": command.prog} if text else ""
     default = action.default
@@ -120,11 +105,6 @@ def _meaning(action: argparse.Action, command: argparse.ArgumentParser) -> str:
         value = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
         text = f"{text} ({value})" if f"({value})" not in text else text
     return text.strip()
-
-
-def _sentence(text: str) -> str:
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 # ---------------------------------------------------------------- configuration

@@ -1,4 +1,4 @@
-"""``python -m transformatcher``: the command."""
+"""``python -m transformatcher``: the command line → exit code."""
 
 import sys
 

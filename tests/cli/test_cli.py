@@ -13,7 +13,8 @@ from conftest import write_image
 from PIL import Image
 from safetensors.torch import save_file
 
-from transformatcher.cli.main import BACKBONES, BENCHMARKS, main
+from transformatcher.cli.main import main
+from transformatcher.cli.model_args import BACKBONES, BENCHMARKS
 from transformatcher.config import RESNETS, model_config
 from transformatcher.data.benchmarks import BENCHMARKS as REAL_BENCHMARKS
 from transformatcher.data.coco_keypoints import load_coco_objects
@@ -73,7 +74,7 @@ class TestEval:
         run("eval", "--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", out, *raw)
         for image in (spair_root / "JPEGImages" / "cat").iterdir():
             image.unlink()
-        assert run("score", "--out", out, "--frame", "original", "--alpha", 0.2, "--thres", "img") == 0
+        assert run("score", out, "--frame", "original", "--alpha", 0.2, "--pck-threshold", "img") == 0
         assert "frame original" in capsys.readouterr().out
         scores = json.loads((out / "scores-original-alpha-0.2.json").read_text())
         assert list(scores["pck"]["img"]) == ["0.2"]
@@ -151,7 +152,6 @@ class TestBadInput:
             (["RAW", "--weights", "x"], "--weights brings its own refiner"),
             (["RAW", "--set", "matcher=match2match"], "leave 'matcher' out of the settings"),
             (["RAW", "--set", "variant=paper"], "leave 'variant' out of the settings"),
-            (["RAW", "--alpha", "nan"], "tolerances lie between 0 and 1"),
             (["RAW", "--out", ""], "--out is empty"),
             (["--refiner", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),
         ],
@@ -183,7 +183,14 @@ class TestBadInput:
         assert run("eval", *arguments[:-1], tmp_path / "file", "--overwrite", *raw) == 2
 
     @pytest.mark.parametrize(
-        "argv", [["evla"], ["eval", "--benchmark", "spiar"], ["eval", "--batch", "0"], ["eval", "--seed", "-1"], []]
+        "argv",
+        [
+            ["evla"],
+            ["eval", "--benchmark", "spiar"],
+            ["eval", "--batch", "0"],
+            ["eval", "--seed", "-1"],
+            ["eval", "--alpha", "nan"],
+        ],
     )
     def test_usage(self, argv, capsys):
         with pytest.raises(SystemExit) as stopped:
@@ -231,9 +238,9 @@ class TestMatch:
         assert run("match", *images, *raw) == 0
         assert "no match" not in capsys.readouterr().out  # of what it picked by itself
 
-    def test_flow_and_heat(self, spair_root: Path, tmp_path: Path, raw, capsys):
+    def test_flow_and_heatmap(self, spair_root: Path, tmp_path: Path, raw, capsys):
         images = [spair_root / "JPEGImages" / "cat" / name for name in ("a.jpg", "b.jpg")]
-        arguments = ["--flow", tmp_path / "new" / "flow.jpg", "--heat", tmp_path / "heat.png"]
+        arguments = ["--flow", tmp_path / "new" / "flow.jpg", "--heatmap", tmp_path / "heat.png"]
         assert run("match", *images, "--keypoints", "10,20", *arguments, *raw) == 0
         assert f"picture: {tmp_path / 'heat.png'}" in capsys.readouterr().out
         assert (tmp_path / "heat.png").stat().st_size > 10_000
@@ -250,7 +257,7 @@ class TestMatch:
             assert run("match", a, target, "--json", *points) == 0
             alone.append(json.loads(capsys.readouterr().out))
         out = tmp_path / "new" / "folder"
-        pictures = ["--out", out, "--flow", out, "--heat", out]
+        pictures = ["--out", out, "--flow", out, "--heatmap", out]
         assert run("match", a, b, a, other, "--json", "--batch", 2, "--threads", 1, *pictures, *points) == 0
         together = json.loads(capsys.readouterr().out)
         assert [entry.pop("target") for entry in together] == [str(b), str(a), str(other)]
@@ -258,7 +265,7 @@ class TestMatch:
             assert one.keys() == many.keys()
             for key in ("keypoints0", "keypoints1", "confidence"):
                 np.testing.assert_allclose(one[key], many[key], atol=2e-3)
-        kinds = ("", "-flow", "-heat-1", "-heat-2")
+        kinds = ("", "-flow", "-heatmap-1", "-heatmap-2")
         names = {f"{stem}{kind}.png" for stem in ("a-b", "a-a", "a-b (2)") for kind in kinds}
         assert {path.name for path in out.iterdir()} == names
         assert run("match", a, b, other, *points) == 0
@@ -274,7 +281,7 @@ class TestMatch:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--heat", "heat.png"], "name points with --keypoints"),
+            (["--heatmap", "heat.png"], "name points with --keypoints"),
             (["--flow", "flow.txt"], "a picture's name ends in .png"),
             (["--out", "p.png", "--flow", "p.png"], "p.png: two pictures cannot have one name"),
             (["OTHER", "--out", "p.png"], "--out p.png: 2 targets make a picture each; name a folder"),
@@ -308,7 +315,7 @@ class TestWarp:
         image = spair_root / "JPEGImages" / "cat" / "a.jpg"
         arguments = ["--keypoints", "10,10;70,12;40,50;15,35", "--out", tmp_path / "new"]
         assert run("warp", image, image, *arguments, *raw) == 0
-        assert "a.jpg bent onto a.jpg through 4 matches" in capsys.readouterr().out
+        assert "a.jpg warped onto a.jpg through 4 matches" in capsys.readouterr().out
         assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
             "morph.gif", "side-by-side.png", "warped.png",
         ]  # fmt: skip
@@ -322,7 +329,7 @@ class TestWarp:
         Image.fromarray(photo).save(tmp_path / "photo.png")
         finer = [*raw, "--set", "image_size=[128, 128]", "--set", "stages=[2]", "--set", "temperature=0.002"]
         assert run("warp", *[tmp_path / "photo.png"] * 2, "--out", tmp_path / "out", *finer) == 0
-        assert "photo.png bent onto photo.png through" in capsys.readouterr().out
+        assert "photo.png warped onto photo.png through" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -505,7 +512,7 @@ class TestPropagate:
 
         monkeypatch.setattr("transformatcher.inference.propagate.to_record", interrupted)
         assert run("propagate", coco_root / "annotations.json", photos, "--out", tmp_path / "out.json", *raw) == 130
-        assert "the same command (without --overwrite) goes on where it stopped" in capsys.readouterr().err
+        assert "the same command (without --overwrite) continues where it stopped" in capsys.readouterr().err
         monkeypatch.undo()
         assert run("propagate", coco_root / "annotations.json", photos, "--out", tmp_path / "out.json", *raw) == 0
 
@@ -537,7 +544,7 @@ def test_what_the_system_refuses_is_one_sentence(spair_root: Path, raw, capsys, 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "somewhere/else")
 
-    monkeypatch.setattr("transformatcher.cli.photos.load_matcher", refuse)
+    monkeypatch.setattr("transformatcher.cli.match.load_matcher", refuse)
     image = spair_root / "JPEGImages" / "cat" / "a.jpg"
     assert run("match", image, image, *raw) == 2
     assert capsys.readouterr().err == "transformatcher match: somewhere/else: cannot be used (Permission denied)\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from transformatcher.cli.model_args import read_points
+from transformatcher.cli.inputs import read_points
 from transformatcher.config import model_config, read_model_config, read_run_config, to_plain
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.data.coco_pairs import CocoPairs, SelfPairs

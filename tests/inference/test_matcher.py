@@ -201,7 +201,8 @@ def test_tensors(matcher: Matcher, photo: np.ndarray):
 
 def test_who_draws_nothing_waits_for_no_plots():
     """matplotlib and scipy take longer to import than two photos to match."""
-    code = "import sys, transformatcher.cli.photos; sys.exit(bool({'matplotlib', 'scipy'} & set(sys.modules)))"
+    code = "import sys, transformatcher.cli.tables, transformatcher.inference.matcher\n"
+    code += "sys.exit(bool({'matplotlib', 'scipy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

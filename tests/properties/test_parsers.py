@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.io import savemat
 
-from transformatcher.cli.model_args import read_points
+from transformatcher.cli.inputs import read_points
 from transformatcher.config import (
     VARIANTS,
     ModelConfig,

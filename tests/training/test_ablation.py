@@ -222,7 +222,7 @@ class TestRunStudy:
     def test_from_the_command_line(self, study_file, tmp_path, capsys, monkeypatch):
         out, other = tmp_path / "out", study_file.with_name("other.toml")
         other.write_text(study_file.read_text())
-        command = ["ablate", str(study_file), "--seeds", "0", "--device", "cpu", "--row", "axial"]
+        command = ["ablate", str(study_file), "--seeds", "0", "--device", "cpu", "--only", "axial"]
         assert main([*command, "--out", str(out)]) == 0
         printed = capsys.readouterr().out
         assert "A question?" in printed

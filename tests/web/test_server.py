@@ -545,7 +545,7 @@ class TestCommand:
 
     def test_options(self, monkeypatch: pytest.MonkeyPatch, matcher: Matcher):
         calls = []
-        monkeypatch.setattr("transformatcher.cli.photos.load_matcher", lambda _: (matcher, "a test"))
+        monkeypatch.setattr("transformatcher.cli.serve.load_matcher", lambda _: (matcher, "a test"))
         monkeypatch.setattr("transformatcher.web.server.serve", lambda *args, **more: calls.append((args, more)))
         options = ["--port", "9", "--max-upload-mb", "3", "--max-pixels", "4", "--max-sessions", "5", "--no-browser"]
         assert cli.main(["serve", *options]) == 0

@@ -1,1 +1,1 @@
-"""What each sub-command does: parsed arguments → calls into the library → tables, files and an exit code."""
+"""The ``transformatcher`` command: one module for each sub-command, with ``add_arguments`` and ``run``."""

@@ -1,27 +1,65 @@
-"""The sub-command that writes a model for other programs."""
+"""``transformatcher export``: a model → one ONNX or torch.export file, checked against the model."""
+
+from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from transformatcher.cli.model_args import STDERR, STDOUT, load_matcher, set_threads
-from transformatcher.data.benchmarks import load_benchmark
-from transformatcher.data.pairs import subsample_evenly
+from transformatcher.cli.inputs import set_threads
+from transformatcher.cli.model_args import BENCHMARKS, LIMIT, THREADS, add_checkpoint, add_run, load_matcher
+from transformatcher.cli.parser import examples
 from transformatcher.errors import InputError
-from transformatcher.evaluation.export_scores import ExportScore, compare
-from transformatcher.inference.export import ParityError, format_parity
-from transformatcher.inference.export import export as export_matcher
+
+if TYPE_CHECKING:
+    from transformatcher.evaluation.export_scores import ExportScore
 
 ALPHAS = (0.05, 0.1, 0.15)
 
 
-def export(args: argparse.Namespace) -> int:
-    """Write the file, say how far it is from the model, compare both on a benchmark if that is asked for."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.description = (
+        "Write the model as one file: two images in, flow and confidence out. The file is written only if its outputs "
+        "for the example photos equal the model's; otherwise the exit code is 1."
+    )
+    parser.epilog = examples(
+        "export --out model.onnx",
+        "export --out model.onnx --precision float16 --set image_size=[480,640]",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", required=True, metavar="FILE", help=".onnx, or .pt2 for torch.export")
+    output.add_argument(
+        "--precision",
+        choices=("float32", "float16", "int8"),
+        default="float32",
+        help="of the weights in an ONNX file; all compute in float32 (%(default)s)",
+    )
+    output.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_checkpoint(parser, settings=True)
+    data = parser.add_argument_group("comparison (PCK and time of model and file on a benchmark)")
+    data.add_argument("--benchmark", choices=BENCHMARKS, help="layout of the folder")
+    data.add_argument("--root", metavar="DIR", help="the benchmark's folder")
+    data.add_argument("--split", default="val", metavar="SPLIT", help="trn, val or test (%(default)s)")
+    data.add_argument("--limit", type=LIMIT, metavar="N", help="so many of its pairs, evenly spaced")
+    group = add_run(parser, device=False)
+    group.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (one for each core)")
+    parser.set_defaults(
+        device="cpu", refiner=None, config=None, backbone=None, backbone_weights=None, download=False
+    )  # what load_matcher asks for
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file, print how far it is from the model, compare both on a benchmark if that is asked for."""
+    from transformatcher.cli.output import STDERR
+    from transformatcher.data.benchmarks import load_benchmark
+    from transformatcher.data.pairs import subsample_evenly
+    from transformatcher.evaluation.export_scores import compare
+    from transformatcher.inference.export import ParityError, export, format_parity
+
     path = Path(args.out)
     if path.is_dir():
         raise InputError(f"{path}: a folder; name the file itself")
@@ -35,7 +73,7 @@ def export(args: argparse.Namespace) -> int:
     h, w = matcher.config.image_size
     STDERR.print(f"exporting {description}, images of {h} × {w}; a minute or two", highlight=False)
     try:
-        parity, allowed = export_matcher(matcher, path, args.precision)
+        parity, allowed = export(matcher, path, args.precision)
     except ParityError as found:
         STDERR.print(str(found), highlight=False)
         return 1
@@ -48,15 +86,15 @@ def export(args: argparse.Namespace) -> int:
     print(f"{path}: {megabytes:.1f} MB, {args.precision}, images of {h} × {w}, any number of pairs")
     print(f"parity: differs from the model by {format_parity(parity)}\nallowed: {format_parity(allowed)}")
     if rows:
-        _print_measured(rows, f"{args.benchmark} {args.split}, {len(pairs)} pairs, one at a time on a CPU")
+        _print_scores(rows, f"{args.benchmark} {args.split}, {len(pairs)} pairs, one at a time on a CPU")
     return 0
 
 
-def _print_measured(rows: Sequence[ExportScore], title: str) -> None:
-    table = Table(title=title)
-    for name in ("", "MB", "ms/pair", *(f"PCK @ {alpha:g}" for alpha in ALPHAS)):
-        table.add_column(name, justify="right" if name else "left")
+def _print_scores(rows: Sequence[ExportScore], title: str) -> None:
+    from transformatcher.cli.tables import print_table
+
+    cells = []
     for row in rows:
         size = "–" if row.megabytes is None else f"{row.megabytes:.1f}"
-        table.add_row(row.name, size, f"{row.ms_per_pair:.0f}", *(f"{value:.2f}" for value in row.pck.values()))
-    STDOUT.print(table)
+        cells.append((row.name, size, f"{row.ms_per_pair:.0f}", *(f"{value:.2f}" for value in row.pck.values())))
+    print_table(title, ("", "MB", "ms/pair", *(f"PCK @ {alpha:g}" for alpha in ALPHAS)), cells)

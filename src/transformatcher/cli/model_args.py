@@ -1,43 +1,127 @@
-"""What several sub-commands need: arguments → model, points, checked paths; progress bars."""
+"""Options that several commands share, and the model that they ask for."""
+
+from __future__ import annotations
 
 import argparse
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from transformatcher.config import (
-    ModelConfig,
-    model_config,
-    parse_overrides,
-    read_model_table,
-)
-from transformatcher.data.coco_keypoints import has_splits
+from transformatcher.cli.parser import did_you_mean, number
 from transformatcher.errors import InputError
-from transformatcher.files import is_file, read_json
-from transformatcher.inference.calibration import (
-    load_calibration,
-)
-from transformatcher.inference.checkpoint import SHIPPED, SHIPPED_DESCRIPTION, find_checkpoint, load_checkpoint
-from transformatcher.inference.matcher import Matcher
-from transformatcher.models.backbones.resnet import backbone_of, load_backbone_weights
-from transformatcher.models.build import build_matcher
-from transformatcher.models.transformatcher import TransforMatcher
 
-# A file or pipe has no width of its own. Names of files, points and categories are shown as they are, brackets and all.
-STDOUT = Console(width=None if sys.stdout.isatty() else 160, markup=False)
-STDERR = Console(stderr=True, markup=False)
-PICTURES = {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}  # the endings of what matplotlib writes
+if TYPE_CHECKING:
+    from transformatcher.config import ModelConfig
+    from transformatcher.inference.matcher import Matcher
+    from transformatcher.models.transformatcher import TransforMatcher
+
+BENCHMARKS = ("spair", "pfpascal", "pfwillow", "coco")  # as in data.benchmarks, whose import would wait for torch
+BACKBONES = ("resnet50", "resnet50_v1", "resnet101")  # as in config.RESNETS
+BACKBONE_HELP = f"{', '.join(BACKBONES)} or timm:NAME"
+THREADS = number(int, 1, 1024)
+BATCH = number(int, 1, 4096)
+LIMIT = number(int, 1, 10_000_000)
+SEED = number(int, 0, 2**32 - 1)
+ALPHA = number(float, 0.0001, 1)
+COUNT = number(int, 1, 10_000)
+
+
+def add_photos(parser: argparse.ArgumentParser, *, targets: str | None = None) -> None:
+    """SOURCE and TARGET; ``targets="+"`` allows several targets."""
+    parser.add_argument("src", metavar="SOURCE", help="the photo whose points are looked for: JPEG, PNG, WebP, …")
+    several = ", or several" if targets else ""
+    parser.add_argument(
+        "trg", metavar="TARGET", nargs=targets, help=f"another photo of the same kind of object{several}"
+    )
+
+
+def add_data(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The group "data": --benchmark and --root; the caller adds --split."""
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--benchmark", required=True, choices=BENCHMARKS, help="layout of the folder; coco also for your own data"
+    )
+    group.add_argument("--root", required=True, metavar="DIR", help="the benchmark's folder (coco: or its JSON file)")
+    return group
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The group "model": which weights and settings."""
+    group = parser.add_argument_group("model (without these: the one that comes with the package)")
+    group.add_argument("--weights", metavar="DIR", help="a checkpoint folder, or owner/name on the Hugging Face hub")
+    _add_settings(group)
+    group.add_argument(
+        "--refiner", choices=("none",), help="none: match by the raw mean correlation of the backbone's layers"
+    )
+    group.add_argument("--config", metavar="FILE", help="settings for --refiner none: a .toml with a [model] table")
+    group.add_argument("--backbone", type=backbone_name, metavar="NAME", help=f"for --refiner none: {BACKBONE_HELP}")
+    group.add_argument(
+        "--backbone-weights",
+        metavar="FILE",
+        help="for --refiner none: a .safetensors file, a torchvision name such as IMAGENET1K_V1, or timm",
+    )
+    group.add_argument(
+        "--download", action="store_true", help="allow downloads from torchvision, timm or the hub if not cached"
+    )
+
+
+def add_checkpoint(parser: argparse.ArgumentParser, *, settings: bool = False) -> None:
+    """The group "model" of commands that take trained models only: --weights, perhaps --set."""
+    group = parser.add_argument_group("model (without these: the one that comes with the package)")
+    group.add_argument("--weights", metavar="DIR", help="a checkpoint folder")
+    if settings:
+        _add_settings(group)
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a setting of the model, e.g. image_size=[480,640]; may be repeated",
+    )
+
+
+def add_run(parser: argparse.ArgumentParser, *, device: bool = True) -> argparse._ArgumentGroup:
+    """The group "run": --device; the caller adds --batch and --threads."""
+    group = parser.add_argument_group("run")
+    if device:
+        group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1 (%(default)s)")
+    return group
+
+
+def add_score(parser: argparse.ArgumentParser) -> None:
+    """The group "score": how PCK is measured."""
+    group = parser.add_argument_group("score")
+    group.add_argument(
+        "--frame",
+        default="240",
+        help="resize targets to this before measuring distances: 240, HxW or original (%(default)s)",
+    )
+    group.add_argument(
+        "--pck-threshold",
+        default="auto",
+        choices=("auto", "img", "bbox", "bbox-kp", "bbox-padded"),
+        help="the length that α multiplies, in the table by category; auto: the benchmark's own (%(default)s)",
+    )
+    group.add_argument(
+        "--alpha", type=ALPHA, nargs="+", metavar="A", help="tolerances, as a share of that length (0.01 0.05 0.1 0.15)"
+    )
+
+
+def backbone_name(text: str) -> str:
+    """One of our ResNets, or timm:NAME; whether timm has it is seen when it is built."""
+    if text not in BACKBONES and text.removeprefix("timm:") in ("", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {BACKBONE_HELP}{did_you_mean(text, BACKBONES)}")
+    return text
 
 
 def load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
-    """The matcher that the arguments ask for, calibrated if its weights are, and a few words on those."""
+    """The matcher that the arguments ask for, calibrated if its weights are, and where its weights come from."""
+    from transformatcher.inference.calibration import load_calibration
+    from transformatcher.inference.matcher import Matcher
+
     model, config, description = load_model(args)
     calibration = None
     if args.refiner != "none":
@@ -46,21 +130,28 @@ def load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
     return Matcher(model, config, args.device, calibration), description
 
 
-def recorded_split(args: argparse.Namespace) -> str | None:
-    """The split, where it decides which pairs are read."""
-    return None if args.benchmark == "coco" and not has_splits(Path(args.root)) else str(args.split)
-
-
 def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
-    """The model that the arguments ask for, its config, and a few words on where its weights come from."""
+    """The model that the arguments ask for, its config, and where its weights come from."""
+    from transformatcher.config import parse_overrides
+    from transformatcher.inference.checkpoint import SHIPPED_DESCRIPTION, load_checkpoint
+
     if args.weights and (args.refiner or args.backbone or args.backbone_weights):
         raise InputError("--weights brings its own refiner and backbone; leave --refiner and --backbone… out")
-    if args.refiner != "none":
-        if args.config or args.backbone or args.backbone_weights:
-            raise InputError("--config and --backbone… go with --refiner none; a trained model's are fixed")
-        model, config = load_checkpoint(_checkpoint(args), parse_overrides(args.settings))
-        changed = f" with {', '.join(args.settings)}" if args.settings else ""
-        return model, config, (args.weights or SHIPPED_DESCRIPTION) + changed
+    if args.refiner == "none":
+        return _raw_model(args)
+    if args.config or args.backbone or args.backbone_weights:
+        raise InputError("--config and --backbone… go with --refiner none; a trained model's are fixed")
+    model, config = load_checkpoint(_checkpoint(args), parse_overrides(args.settings))
+    changed = f" with {', '.join(args.settings)}" if args.settings else ""
+    return model, config, (args.weights or SHIPPED_DESCRIPTION) + changed
+
+
+def _raw_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
+    """The model of ``--refiner none``: raw correlation of a backbone's features."""
+    from transformatcher.config import model_config, parse_overrides, read_model_table
+    from transformatcher.models.backbones.resnet import backbone_of, load_backbone_weights
+    from transformatcher.models.build import build_matcher
+
     if not args.backbone_weights:
         raise InputError(
             "--refiner none needs --backbone-weights: a .safetensors file, a torchvision name such as IMAGENET1K_V1 "
@@ -82,6 +173,8 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
 
 def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """The options that chose the model, as data for run.json; ``set`` holds those of --config, too."""
+    from transformatcher.config import parse_overrides, read_model_table
+
     settings = read_model_table(Path(args.config)) if args.config else {}
     given = {
         "weights": args.weights,
@@ -94,70 +187,14 @@ def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _checkpoint(args: argparse.Namespace) -> Path:
-    """Where the weights that the arguments name are; a name on the Hugging Face hub is looked for in its cache."""
+    """Where the weights that the arguments name are; a name on the Hugging Face hub is looked up in its cache."""
+    from transformatcher.inference.checkpoint import SHIPPED, find_checkpoint
+
     return find_checkpoint(args.weights, download=args.download) if args.weights else SHIPPED
 
 
-def named_folder(out: str) -> Path:
-    """What ``--out`` names."""
-    if not out:
-        raise InputError("--out is empty; name a folder")
-    return Path(out)
+def recorded_split(args: argparse.Namespace) -> str | None:
+    """The split, where it decides which pairs are read."""
+    from transformatcher.data.coco_keypoints import has_splits
 
-
-def check_picture(out: str | None) -> None:
-    """Refuse a name that no picture can be written to."""
-    if out is not None and Path(out).is_dir():
-        raise InputError(f"{out}: a folder; name the picture itself")
-    if out is not None and Path(out).suffix.lower() not in PICTURES:
-        raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
-
-
-def read_points(text: str) -> dict[str, list[float]]:
-    """``"x,y;x,y"`` or the name of a JSON file with [[x, y], …] or {name: [x, y], …} → points by name, or by number."""
-    try:
-        if text.lower().endswith(".json") or is_file(Path(text)):
-            data = read_json(Path(text))
-            named = data if isinstance(data, dict) else {str(i): point for i, point in enumerate(data, 1)}
-            points = {name: [x + 0.0, y + 0.0] for name, (x, y) in named.items()}
-        else:
-            pairs = [point.split(",") for point in text.split(";") if point.strip()]
-            points = {str(i): [float(x), float(y)] for i, (x, y) in enumerate(pairs, 1)}
-        "".join(points).encode()  # half a character could not be shown
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(
-            f"--keypoints {text!r}: expected 'x,y;x,y', or a JSON file with [[x, y], …] or {{name: [x, y], …}}"
-        ) from error
-    if not points:
-        raise InputError(f"--keypoints {text!r}: no point there")
-    return points
-
-
-def set_threads(threads: int | None) -> None:
-    """Let torch compute with as many threads; None leaves that to it."""
-    if threads:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def progress_bar(what: str, unit: str = "pairs") -> Iterator[Callable[[int, int], None]]:
-    """A progress bar with ``unit`` a second and the time left, as a ``track(done, total)`` function."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=STDERR) as bar:
-        task = bar.add_task(what, total=None, rate="")
-        start, before = time.monotonic(), -1
-
-        def track(done: int, total: int) -> None:
-            nonlocal before
-            before = done if before < 0 else before  # what an earlier run had done does not count as speed
-            rate = (done - before) / max(time.monotonic() - start, 1e-3)
-            bar.update(task, completed=done, total=total, rate=f"{rate:.1f} {unit}/s" if rate else "")
-
-        yield track
+    return None if args.benchmark == "coco" and not has_splits(Path(args.root)) else str(args.split)

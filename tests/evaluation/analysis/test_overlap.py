@@ -102,9 +102,9 @@ def test_another_benchmarks_training_list(root, willow_root, tmp_path, capsys):
     arguments = ["analyse", "overlap", str(folder), "--root", str(willow_root), "--out", str(tmp_path / "out")]
     other = ["--train-benchmark", "pfpascal"]
     assert main(arguments) == 2
-    assert "PF-WILLOW test has no training list of its own; name one by --train-benchmark" in capsys.readouterr().err
+    assert "PF-WILLOW test has no training list of its own; name one with --train-benchmark" in capsys.readouterr().err
     assert main([*arguments, *other]) == 2
-    assert "--train-benchmark pfpascal: name its folder too, by --train-root" in capsys.readouterr().err
+    assert "--train-benchmark pfpascal: name its folder too, with --train-root" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert main([*arguments, *other, "--train-root", str(root)]) == 0
     text = (tmp_path / "out" / "overlap.md").read_text()
@@ -116,8 +116,8 @@ def test_another_benchmarks_training_list(root, willow_root, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"n_pairs": 299}, "holds 5 of 299 pairs; the same eval command goes on with it"),
-        ({"benchmark": ""}, "run.json: does not say which benchmark these predictions are of"),
+        ({"n_pairs": 299}, "holds 5 of 299 pairs; the same eval command continues it"),
+        ({"benchmark": ""}, "run.json: does not name the benchmark of these predictions"),
         ({"split": ["test"]}, "run.json: not what eval writes"),
         ({"model": 5}, "run.json: not what eval writes"),
     ],

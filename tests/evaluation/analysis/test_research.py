@@ -91,7 +91,9 @@ def test_failures_of_nothing(evaluated, spair_root, tmp_path, capsys):
     assert "no such folder; name one that transformatcher eval wrote" in capsys.readouterr().err
     assert run("analyse", "failures", evaluated, "--root", tmp_path / "nowhere", "--out", tmp_path / "x") == 2
     assert "no such folder (the SPair-71k folder" in capsys.readouterr().err
-    assert run("analyse", "failures", evaluated, "--root", spair_root, "--alpha", -1, "--out", tmp_path / "x") == 2
+    with pytest.raises(SystemExit, match="2"):
+        run("analyse", "failures", evaluated, "--root", spair_root, "--alpha", -1, "--out", tmp_path / "x")
+    assert "--alpha: '-1' is not a number from 0.0001 to 1" in capsys.readouterr().err
 
 
 def test_report(evaluated, tmp_path, capsys):

@@ -6,7 +6,7 @@ import shlex
 import pytest
 from helpers.analysis import BENCH, prediction, write_eval
 
-from transformatcher.cli.main import _parser
+from transformatcher.cli.main import build_parser
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.run_folders import bench_command, read_bench, read_eval
 
@@ -17,7 +17,7 @@ class TestCommands:
     def parsed(self, command: str):
         first, *rest = shlex.split(command)
         assert first == "transformatcher"
-        return _parser().parse_args(rest)
+        return build_parser().parse_args(rest)
 
     def evaluated(self, tmp_path, **arguments):
         """The arguments of the command behind a folder that eval wrote."""

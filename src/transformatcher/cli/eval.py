@@ -1,0 +1,93 @@
+"""``transformatcher eval``: a benchmark's pairs → predictions, scores and a plot."""
+
+import argparse
+from pathlib import Path
+
+from transformatcher.cli.inputs import named_folder
+from transformatcher.cli.model_args import (
+    BATCH,
+    COUNT,
+    LIMIT,
+    SEED,
+    THREADS,
+    add_data,
+    add_model,
+    add_run,
+    add_score,
+    load_model,
+    model_arguments,
+    recorded_split,
+)
+from transformatcher.cli.parser import examples
+from transformatcher.errors import InputError
+
+RESUME_HINT = "the same command continues where it stopped"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.description = (
+        "Predict every pair of a benchmark's split, then score (PCK). The same command continues where it was stopped."
+    )
+    parser.epilog = examples(
+        "eval --benchmark spair --root SPair-71k --split val --out out/spair",
+        "eval --benchmark coco --root my-photos --limit 200 --draw 10 --out out/mine",
+    )
+    data = add_data(parser)
+    data.add_argument("--split", default="test", metavar="SPLIT", help="trn, val or test (%(default)s)")
+    data.add_argument("--limit", type=LIMIT, metavar="N", help="the first N pairs only (coco draws 1000 or N)")
+    data.add_argument("--seed", type=SEED, default=0, metavar="N", help="coco: which pairs are drawn (%(default)s)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", required=True, metavar="DIR", help="predictions, scores.json and the plot go here")
+    output.add_argument("--overwrite", action="store_true", help="replace predictions of another run in DIR")
+    output.add_argument(
+        "--draw", type=COUNT, metavar="N", help="draw the N worst and the N best pairs into DIR/pictures"
+    )
+    add_score(parser)
+    add_model(parser)
+    group = add_run(parser)
+    group.add_argument("--batch", type=BATCH, default=8, metavar="N", help="pairs at a time (%(default)s)")
+    group.add_argument("--threads", type=THREADS, default=2, metavar="N", help="threads that decode (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict every pair of a split, then score."""
+    from transformatcher.cli.output import progress_bar
+    from transformatcher.cli.scoring import draw_pairs, score_folder
+    from transformatcher.config import to_plain
+    from transformatcher.data.benchmarks import load_benchmark
+    from transformatcher.evaluation.metrics import ALPHAS
+    from transformatcher.evaluation.predict import fingerprint, predict_to_disk
+    from transformatcher.evaluation.scores import SCORES, parse_alphas, parse_frame
+    from transformatcher.inference.matcher import pick_device
+    from transformatcher.models.weights_io import hash_tensors
+    from transformatcher.run_folder import Run
+
+    frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
+    device = pick_device(args.device)
+    out = named_folder(args.out)
+    model, config, _ = load_model(args)
+    root = Path(args.root)
+    pairs = load_benchmark(args.benchmark, root, args.split, n_pairs=args.limit or 1000, seed=args.seed)[: args.limit]
+    arguments = {
+        "benchmark": args.benchmark,
+        "split": recorded_split(args),
+        "limit": args.limit,
+        "seed": args.seed if args.benchmark == "coco" else None,
+        **model_arguments(args),
+        "n_pairs": len(pairs),
+        "pairs": fingerprint(pairs),
+        "model": to_plain(config),
+        "weights_hash": hash_tensors(model.state_dict()),
+    }
+    if args.pck_threshold == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
+        raise InputError(f"--pck-threshold bbox: not every pair of {args.benchmark} has an object box; choose another")
+    with progress_bar("predicting") as track:
+        predict_to_disk(
+            model.to(device), pairs, out, Run("eval", arguments), image_size=config.image_size, device=device,
+            batch=args.batch, threads=args.threads, overwrite=args.overwrite, track=track,
+        )  # fmt: skip
+    kind, alpha = score_folder(out, frame, alphas, args.pck_threshold, SCORES)
+    if args.draw:
+        draw_pairs(out, {pair.name: pair for pair in pairs}, frame, kind, alpha, args.draw)
+    return 0

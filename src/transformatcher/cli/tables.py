@@ -1,0 +1,107 @@
+"""Results → tables on standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+from transformatcher.cli.output import STDOUT
+
+if TYPE_CHECKING:
+    from transformatcher.evaluation.analysis.tables import Table as ResultTable
+    from transformatcher.inference.matcher import MatchedPoints
+
+WIDE = 115  # columns of a terminal that the table of costs needs; in a narrower one it is transposed
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print rows of cells; the first ``left`` columns are aligned left, the others right."""
+    table = Table(title=title)
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index < left else "right")
+    for row in rows:
+        table.add_row(*row)
+    STDOUT.print(table)
+
+
+def print_matches(matches: MatchedPoints, src: str, trg: str, names: Sequence[str], most: int = 20) -> None:
+    """All points that have names; of the many found automatically, the most confident."""
+    n = len(matches.keypoints0)
+    order = range(n) if names else [i for i in np.argsort(-matches.confidence).tolist() if matches.is_match[i]][:most]
+    rows = []
+    for index in order:
+        (x0, y0), (x1, y1) = matches.keypoints0[index], matches.keypoints1[index]
+        label = names[index] if names else str(index + 1)
+        position = f"{x1:.1f}, {y1:.1f}" if matches.is_match[index] else f"no match ({x1:.1f}, {y1:.1f})"
+        rows.append((label, f"{x0:.1f}, {y0:.1f}", position, f"{matches.confidence[index]:.3f}"))
+    title = f"{n} points of {src} on {trg}" + (f", the {len(order)} most confident" if len(order) < n else "")
+    header = ("point", f"{src} x, y", f"{trg} x, y", "confidence" if matches.calibrated else "sharpness")
+    print_table(title, header, rows, left=0)
+
+
+def print_scores(scores: Mapping[str, Any], kind: str) -> None:
+    """PCK for each threshold and α, then by category and difficulty for one threshold."""
+    total = Table(title=f"PCK (%), {scores['n_pairs']} pairs, {scores['n_points']} points, frame {scores['frame']}")
+    for name in ("threshold", "α", "per pair", "95 % interval", "per point"):
+        total.add_column(name, justify="left" if name == "threshold" else "right")
+    for name, cells in scores["pck"].items():
+        for alpha, cell in cells.items():
+            low, high = cell["ci95"]
+            total.add_row(name, alpha, f"{cell['per_pair']:.1f}", f"{low:.1f} – {high:.1f}", f"{cell['per_point']:.1f}")
+        total.add_section()
+    STDOUT.print(total)
+    groups = {**scores["per_category"]}
+    for factor, levels in scores["difficulty"].items():
+        groups |= {f"{factor}: {level}": table for level, table in levels.items()}
+    alphas = list(scores["pck"][kind])
+    rows = [(name, *(f"{table[kind][alpha]['per_pair']:.1f}" for alpha in alphas)) for name, table in groups.items()]
+    title = f"PCK (%) per pair, {kind}, by category and difficulty"
+    print_table(title, ("group", *(f"@ {alpha}" for alpha in alphas)), rows)
+
+
+def print_costs(report: Mapping[str, Any]) -> None:
+    """Time, memory and operations of every timed combination."""
+    from transformatcher.evaluation.speed import STAGES
+
+    first = report["rows"][0]
+    title = f"ms/pair, {first['mode']}, {first['backbone']}, {first['variant']}, on {report['device']}"
+    lines = [
+        {
+            "path": row["path"],
+            "batch": str(row["batch"]),
+            "size": str(row["size"]),
+            "matches": str(row["matches"]),
+            **{name: f"{row['stages_ms'][name]:.3f}" for name in STAGES},
+            "in all": f"{row['ms_per_pair']:.3f}",
+            "floor": f"{row['floor_ms']:.3f}",
+            "× floor": f"{row['ms_per_pair'] / row['floor_ms']:.1f}",
+            "GFLOP": f"{row['gflops']:.1f}",
+            "GiB": f"{row['peak_gib']:.2f}",
+        }
+        for row in report["rows"]
+    ]
+    if STDOUT.width >= WIDE:
+        print_table(title, list(lines[0]), [list(line.values()) for line in lines], left=0)
+    else:
+        header = ["", *(str(number) for number in range(1, len(lines) + 1))]
+        print_table(title, header, [[name, *(line[name] for line in lines)] for name in lines[0]], left=0)
+    ceilings = report["ceilings"]
+    rate = f"{ceilings['bytes_per_s'] / 1e9:.0f} GB/s copied, {ceilings['flops_per_s'] / 1e12:.2f} TFLOP/s in products"
+    print(f"floor: bytes and operations of one pair against what this device does now, {rate}")
+
+
+def print_result_table(result: ResultTable) -> None:
+    """A table of an analysis, with its notes."""
+    table = Table(title=result.title)
+    for index, name in enumerate(result.header):
+        table.add_column(name, justify="right" if index else "left")
+    for section in result.sections:
+        for row in section.rows:
+            table.add_row(*row)
+        table.add_section()
+    STDOUT.print(table)
+    for note in result.notes:
+        print(note)
