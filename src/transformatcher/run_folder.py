@@ -122,6 +122,7 @@ def check_run_folder(
     ignore: Collection[str] = (),
     overwrite: bool = False,
     shared: bool = False,
+    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     name: str = RUN,
 ) -> bool:
     """Whether a folder holds results of this run to continue (True), or none (False); InputError if of another run.
@@ -134,6 +135,7 @@ def check_run_folder(
         ignore: arguments that may differ, as in :func:`differences`.
         overwrite: accept results of another run of the same command; the caller removes them.
         shared: several processes write there at once without a lock, so that ``run.json`` counts before any result.
+        upgrade: stored arguments → the same with the defaults of keys that did not exist when they were stored.
         name: of ``run.json``.
     """
     has_results = any(next(folder.glob(pattern), None) is not None for pattern in results)
@@ -149,7 +151,7 @@ def check_run_folder(
         if has_results:
             raise InputError(f"{folder}: holds results, but no valid {name} that says which run made them; {way_out}")
         return False
-    if found := differences(before.arguments, run.arguments, ignore):
+    if found := differences(upgrade(before.arguments), run.arguments, ignore):
         raise InputError(f"{folder}: holds another run, which differs in {describe_differences(found)}; {way_out}")
     return has_results
 

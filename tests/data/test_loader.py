@@ -22,9 +22,9 @@ from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.coco_pairs import CocoPairs, objects_of
 from transformatcher.data.loader import (
     BatchLoader,
-    PairSource,
     SampleDataset,
     TrainingPairs,
+    WeightedPairs,
     _key,
     build_image_cache,
     prefetch,
@@ -111,7 +111,7 @@ def assert_on_the_same_pixels(batches: BatchLoader, epoch: int = 0) -> int:
 
 class TestOrder:
     def test_an_epoch_of_a_list_has_every_pair_once(self):
-        order = TrainingPairs([PairSource(ramp_pairs(7))], seed=1)
+        order = TrainingPairs([WeightedPairs(ramp_pairs(7))], seed=1)
         assert len(order) == 7
         first, second = order.order(0), order.order(1)
         assert sorted(first) == sorted(second) == [(0, i) for i in range(7)]
@@ -119,33 +119,33 @@ class TestOrder:
         assert order[first[0]].name == str(first[0][1])
 
     def test_short_epochs_use_a_list_up_before_it_begins_anew(self):
-        order = TrainingPairs([PairSource(ramp_pairs(6))], seed=1, pairs_per_epoch=4)
+        order = TrainingPairs([WeightedPairs(ramp_pairs(6))], seed=1, pairs_per_epoch=4)
         drawn = Counter(index for epoch in range(3) for _, index in order.order(epoch))
         assert drawn == dict.fromkeys(range(6), 2)
 
     @pytest.mark.parametrize(("shares", "n", "counts"), [((3.0, 1.0), 12, [9, 3]), ((1.0, 1.0, 1.0), 8, [3, 2, 3])])
     def test_shares(self, shares, n, counts):
         pairs = ramp_pairs(2)
-        order = TrainingPairs([PairSource(pairs, share) for share in shares], 0, n)
+        order = TrainingPairs([WeightedPairs(pairs, share) for share in shares], 0, n)
         drawn = Counter(source for source, _ in order.order(3))
         assert [drawn[i] for i in range(len(shares))] == counts
         assert len(order) == n
 
     def test_depends_on_seed_and_epoch_alone(self):
-        sources = [PairSource(ramp_pairs(5)), PairSource(ramp_pairs(9))]
+        sources = [WeightedPairs(ramp_pairs(5)), WeightedPairs(ramp_pairs(9))]
         one, other = TrainingPairs(sources, 3), TrainingPairs(sources, 3)
         forwards = [one.order(epoch) for epoch in range(4)]
         assert [other.order(epoch) for epoch in reversed(range(4))] == forwards[::-1]
         assert TrainingPairs(sources, 4).order(0) != forwards[0]
 
     def test_an_endless_source_goes_on(self, coco: CocoPairs):
-        order = TrainingPairs([PairSource(coco)], 0, pairs_per_epoch=5)
+        order = TrainingPairs([WeightedPairs(coco)], 0, pairs_per_epoch=5)
         assert sorted(order.order(2)) == [(0, i) for i in range(10, 15)]
 
 
 class TestPixels:
     def test_nothing_happens_to_them(self):
-        batches = make_batches([PairSource(ramp_pairs(3))])
+        batches = make_batches([WeightedPairs(ramp_pairs(3))])
         assert assert_on_the_same_pixels(batches) == 0
         (batch,) = batches.stream(0, 0, 1)
         assert batch.src.shape == (3, 3, *SIZE)
@@ -155,18 +155,18 @@ class TestPixels:
 
     @pytest.mark.parametrize("key", ["p_crop", "p_object_crop", "p_flip"])
     def test_each_change_alone(self, key):
-        batches = make_batches([PairSource(ramp_pairs(6))], replace(STILL, **{key: 1.0}))
+        batches = make_batches([WeightedPairs(ramp_pairs(6))], replace(STILL, **{key: 1.0}))
         assert assert_on_the_same_pixels(batches) == (12 if key == "p_flip" else 0)
         changed = next(batches.stream(0, 0, 1))
-        still = next(make_batches([PairSource(ramp_pairs(6))]).stream(0, 0, 1))
+        still = next(make_batches([WeightedPairs(ramp_pairs(6))]).stream(0, 0, 1))
         assert (changed.src - still.src).abs().amax(dim=(1, 2, 3)).min() > 0.1  # every one of them did change
 
     def test_all_changes_together(self):
-        batches = make_batches([PairSource(ramp_pairs(12))], EVERYTHING, batch=4)
+        batches = make_batches([WeightedPairs(ramp_pairs(12))], EVERYTHING, batch=4)
         assert 0 < assert_on_the_same_pixels(batches, epoch=1) < 24
 
     def test_a_pair_that_is_mirrored_already(self):
-        sources = [PairSource(ramp_pairs(6, trg_flip=True))]
+        sources = [WeightedPairs(ramp_pairs(6, trg_flip=True))]
         assert assert_on_the_same_pixels(make_batches(sources)) == 6
         assert assert_on_the_same_pixels(make_batches(sources, replace(STILL, p_flip=1.0))) == 6  # now the sources
         assert_on_the_same_pixels(make_batches(sources, EVERYTHING))
@@ -178,7 +178,7 @@ class TestPixels:
         Image.fromarray(np.rot90(ramp(80, 60))).save(path, exif=exif)  # turned back, as it lies on disk
         straight = ramp(90, 50)
         pair = make_pair(0, path, straight, ((80, 60), (90, 50)), orient=True)
-        assert_on_the_same_pixels(make_batches([PairSource([pair])], EVERYTHING, batch=1))
+        assert_on_the_same_pixels(make_batches([WeightedPairs([pair])], EVERYTHING, batch=1))
 
     def test_one_file_in_two_orientations(self, tmp_path: Path):
         """Two benchmarks on the same photos may disagree on whether the EXIF tag counts."""
@@ -189,14 +189,14 @@ class TestPixels:
         other = ramp(90, 50)
         stored = make_pair(0, path, other, ((60, 80), (90, 50)))
         turned = make_pair(1, path, other, ((80, 60), (90, 50)), orient=True)
-        batches = make_batches([PairSource([stored]), PairSource([turned])], batch=2)
+        batches = make_batches([WeightedPairs([stored]), WeightedPairs([turned])], batch=2)
         assert original_size(batches, stored, "src") == (60, 80)
         assert original_size(batches, turned, "src") == (80, 60)
         assert len({sample.images[0] for sample in batches.dataset[0, 0]}) == 2
 
     def test_mirrored_targets_change_names_and_places(self, coco: CocoPairs):
         coco.mirror = 1.0
-        batches = make_batches([PairSource(coco)], replace(EVERYTHING, p_flip=0.0), n=6)
+        batches = make_batches([WeightedPairs(coco)], replace(EVERYTHING, p_flip=0.0), n=6)
         assert assert_on_the_same_pixels(batches) == 6  # every target
         objects = {item.id: item for item in coco.objects}
         for index in range(6):
@@ -206,7 +206,7 @@ class TestPixels:
             # what the pair calls left_eye is what the file calls right_eye
             np.testing.assert_array_equal(pair.trg_kps_px, objects[trg].kps_px[[1, 0, 2, 4, 3]])
         coco.mirror = 0.0
-        assert assert_on_the_same_pixels(make_batches([PairSource(coco)], n=6)) == 0
+        assert assert_on_the_same_pixels(make_batches([WeightedPairs(coco)], n=6)) == 0
 
 
 class TestBatchLoader:
@@ -215,7 +215,7 @@ class TestBatchLoader:
         return Augmentation(p_color=0.3, p_crop=0.5, p_object_crop=0.3, p_flip=0.5)
 
     def test_two_ranks_together_are_one_process(self, noisy):
-        sources = [PairSource(ramp_pairs(9))]
+        sources = [WeightedPairs(ramp_pairs(9))]
         whole = list(make_batches(sources, noisy, batch=4).stream(0, 0, 2))
         parts = [list(make_batches(sources, noisy, batch=4, rank=r, world=2).stream(0, 0, 2)) for r in (0, 1)]
         assert len(whole) == len(parts[0]) == len(parts[1]) == 4  # of each epoch's nine pairs, one is left out
@@ -231,13 +231,13 @@ class TestBatchLoader:
             for path, pixels in zip(paths, (pair.src_image, pair.trg_image), strict=True):
                 Image.fromarray(pixels).save(path)
             pairs.append(replace(pair, src_image=paths[0], trg_image=paths[1]))
-        host = list(make_batches([PairSource(pairs)], noisy, batch=2).stream(0, 0, 2))
-        disk = make_batches([PairSource(pairs)], noisy, batch=2, keep="disk", workers=2).stream(0, 0, 2)
+        host = list(make_batches([WeightedPairs(pairs)], noisy, batch=2).stream(0, 0, 2))
+        disk = make_batches([WeightedPairs(pairs)], noisy, batch=2, keep="disk", workers=2).stream(0, 0, 2)
         for ours, theirs in zip(host, disk, strict=True):
             assert_equal(ours, theirs)
 
     def test_a_run_goes_on_in_the_middle(self, noisy):
-        sources = [PairSource(ramp_pairs(6))]
+        sources = [WeightedPairs(ramp_pairs(6))]
         whole = list(make_batches(sources, noisy, batch=2).stream(0, 0, 3))
         rest = list(make_batches(sources, noisy, batch=2).stream(1, 2, 3))
         assert (len(whole), len(rest)) == (9, 4)
@@ -249,20 +249,20 @@ class TestBatchLoader:
     def test_shorter_lists_of_keypoints_are_filled_and_masked(self):
         long, short = ramp_pairs(2)
         cut = {key: getattr(short, key)[:2] for key in ("src_kps_px", "trg_kps_px", "visible")}
-        (batch,) = make_batches([PairSource([long, replace(short, **cut)])], EVERYTHING, batch=2).stream(0, 0, 1)
+        (batch,) = make_batches([WeightedPairs([long, replace(short, **cut)])], EVERYTHING, batch=2).stream(0, 0, 1)
         assert sorted(batch.visible.sum(dim=1).tolist()) == [2, 4]
         assert batch.src_kps_norm.isfinite().all()
 
     def test_all_batches_have_one_shape(self):
         long, short = ramp_pairs(2)
         cut = {key: getattr(short, key)[:2] for key in ("src_kps_px", "trg_kps_px", "visible")}
-        batches = make_batches([PairSource([long]), PairSource([replace(short, **cut)])], batch=1)
+        batches = make_batches([WeightedPairs([long]), WeightedPairs([replace(short, **cut)])], batch=1)
         assert [batch.src_kps_norm.shape for batch in batches.stream(0, 0, 1)] == [(1, 5, 2)] * 2
 
     def test_every_image_is_opened_once(self):
         first, second = ramp_pairs(2)
         shared = replace(second, src_image=first.src_image)
-        assert len(build_image_cache([PairSource([first, shared])], (8, 8), CPU).images) == 3
+        assert len(build_image_cache([WeightedPairs([first, shared])], (8, 8), CPU).images) == 3
 
 
 class TestPrefetch:
@@ -317,7 +317,7 @@ def coco(tmp_path: Path) -> CocoPairs:
 class TestSwap:
     def test_half_of_the_samples(self):
         pairs = [synthetic_pair(seed, size=(48, 64))[0] for seed in range(40)]
-        trainable = TrainingPairs([PairSource(pairs)], seed=0)
+        trainable = TrainingPairs([WeightedPairs(pairs)], seed=0)
         cache = build_image_cache(trainable.sources, (48, 48), CPU, "host", threads=1)
         dataset = SampleDataset(trainable, cache, (48, 48), replace(STILL, p_swap=0.5), batch_size=40)
         samples, order = dataset[0, 0], trainable.order(0)

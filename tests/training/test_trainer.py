@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from transformatcher.errors import InputError
 from transformatcher.files import exclusive_lock
 from transformatcher.inference.checkpoint import load_checkpoint
 from transformatcher.models import weights_io as tensors_module
+from transformatcher.run_folder import RUN, Run, read_run, write_run
 from transformatcher.training.distributed import DistributedContext
 from transformatcher.training.objective import Objective
 from transformatcher.training.run_log import METRICS
-from transformatcher.training.trainer import BEST, LAST, RUN, Trainer, check_folder, train
+from transformatcher.training.trainer import BEST, LAST, Trainer, check_folder, describe_run, train
 
 CPU = torch.device("cpu")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
@@ -67,10 +69,10 @@ def assert_same_end(a: Path, b: Path) -> None:
 
 class TestRunFolder:
     def test_what_it_holds(self, whole_run: Path, benchmark: Path):
-        run = json.loads((whole_run / RUN).read_text())
-        assert run["seed"] == 0
-        assert run["config"]["train"]["batch"] == 2
-        assert run["versions"]["torch"] == torch.__version__
+        run = read_run(whole_run)
+        assert run.arguments["train"]["seed"] == 0
+        assert run.arguments["train"]["batch"] == 2
+        assert run.info["versions"]["torch"] == torch.__version__
         rows = [json.loads(line) for line in (whole_run / METRICS).read_text().splitlines()]
         assert [(row["epoch"], row["step"], row["pairs"]) for row in rows] == [(1, 4, 8), (2, 8, 16)]
         assert set(rows[0]["pck"]["PF-PASCAL-val"]) == {"0.01", "0.05", "0.1", "0.15"}
@@ -107,7 +109,7 @@ class TestRunFolder:
         before = (whole_run / LAST).read_bytes()
         with pytest.raises(InputError, match="holds a run already; give --resume"):
             train(tiny_config(benchmark), whole_run, CPU)
-        with pytest.raises(InputError, match=r"train\.lr = 0\.001, this config 0\.1"):
+        with pytest.raises(InputError, match=r"differs in train\.lr \(0\.001 there, 0\.1 here\)"):
             train(tiny_config(benchmark, lr=0.1), whole_run, CPU, resume=True)
         assert (whole_run / LAST).read_bytes() == before
 
@@ -124,18 +126,22 @@ class TestRunFolder:
     def test_a_run_from_before_a_setting_existed_goes_on(self, benchmark: Path, tmp_path: Path):
         """What its config does not name had the default then, which leaves nothing out."""
         train(tiny_config(benchmark, epochs=1), tmp_path, CPU, pictures=False)
-        run = json.loads((tmp_path / RUN).read_text())
-        del run["config"]["data"]["leave_out"]
-        (tmp_path / RUN).write_text(json.dumps(run))
-        check_folder(tmp_path, tiny_config(benchmark, epochs=1), resume=True)
+        run = read_run(tmp_path)
+        data = {key: value for key, value in run.arguments["data"].items() if key != "leave_out"}
+        write_run(tmp_path, replace(run, arguments={**run.arguments, "data": data}))
+        check_folder(tmp_path, describe_run(tiny_config(benchmark, epochs=1), CPU), resume=True)
         tables = tiny_tables(benchmark, epochs=1)
         tables["data"]["leave_out"] = tables["data"]["validate"]
-        with pytest.raises(InputError, match=r"data\.leave_out = \[\], this config \[\{"):
-            check_folder(tmp_path, run_config(tables), resume=True)
-        for text in ("[]", "{}", '{"config": 3}'):
+        changed = describe_run(run_config(tables), CPU)
+        with pytest.raises(InputError, match=r"another run, which differs in data\.leave_out; resume with the same"):
+            check_folder(tmp_path, changed, resume=True)
+        for text in ("[]", "{}", '{"command": "train", "arguments": 3}'):
             (tmp_path / RUN).write_text(text)
-            with pytest.raises(InputError, match=r"run\.json: does not say how the run there was started"):
-                check_folder(tmp_path, run_config(tables), resume=True)
+            with pytest.raises(InputError, match=r"no valid run\.json that says which run made them"):
+                check_folder(tmp_path, changed, resume=True)
+        write_run(tmp_path, Run("eval", {}))
+        with pytest.raises(InputError, match="holds the results of transformatcher eval"):
+            check_folder(tmp_path, changed, resume=True)
 
     def test_nothing_to_resume(self, benchmark: Path, tmp_path: Path):
         with pytest.raises(InputError, match=r"no last\.safetensors to resume from"):

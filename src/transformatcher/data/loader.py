@@ -32,12 +32,12 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class PairSource:
-    """A list of pairs, or an endless sequence of them.
+class WeightedPairs:
+    """One source of training pairs: a list, or an endless sequence.
 
     Args:
         pairs: to train on.
-        weight: of this source; it gives weight / (sum of all weights) of an epoch's pairs.
+        weight: the source gives weight / (sum of all weights) of an epoch's pairs.
     """
 
     pairs: Sequence[ImagePair] | CocoPairs | SelfPairs
@@ -72,7 +72,7 @@ class TrainingPairs:
         pairs_per_epoch: None for as many as all lists hold.
     """
 
-    def __init__(self, sources: Sequence[PairSource], seed: int, pairs_per_epoch: int | None = None) -> None:
+    def __init__(self, sources: Sequence[WeightedPairs], seed: int, pairs_per_epoch: int | None = None) -> None:
         self.sources = sources
         self.seed = seed
         weights = np.array([source.weight for source in sources])
@@ -242,7 +242,7 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
 
 
 def build_image_cache(
-    sources: Sequence[PairSource],
+    sources: Sequence[WeightedPairs],
     size: Size,
     device: torch.device,
     location: CacheDevice | Literal["auto"] = "auto",

@@ -23,8 +23,9 @@ from transformatcher.evaluation.scores import PUBLISHED_KIND
 from transformatcher.evaluation.speed import cost
 from transformatcher.files import exclusive_lock, read_json, write_text
 from transformatcher.inference.checkpoint import load_checkpoint
+from transformatcher.run_folder import flatten
 from transformatcher.training.model import dry_run, init_model
-from transformatcher.training.trainer import BEST, LAST, RESUMABLE_KEYS, ProgressCallback, flat, no_progress, train
+from transformatcher.training.trainer import BEST, LAST, RESUMABLE_KEYS, ProgressCallback, no_progress, train
 from transformatcher.training.validation import ValidationSet, evaluate_pck, load_validation_set, set_name
 
 LISTS = {
@@ -249,7 +250,7 @@ def _differing(
 
     Settings that an older run did not know yet are left aside.
     """
-    before, now = flat(result["config"]), flat(to_plain(config))
+    before, now = flatten(result["config"]), flatten(to_plain(config))
     for tables in (before, now):  # where a file lies is of no account
         tables["train.backbone_weights"] = Path(tables.get("train.backbone_weights") or "").name
     free = (*RESUMABLE_KEYS, "train.seed")

@@ -8,14 +8,14 @@ from transformatcher.config import DataConfig, SourceConfig
 from transformatcher.data.benchmarks import load_benchmark
 from transformatcher.data.coco_keypoints import AnnotatedObject, find_coco, load_coco_objects
 from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, objects_of
-from transformatcher.data.loader import PairSource
+from transformatcher.data.loader import WeightedPairs
 from transformatcher.data.pairs import find_split, photo_names
 from transformatcher.errors import InputError
 
 Item = TypeVar("Item")
 
 
-def load_source(item: SourceConfig, data: DataConfig, seed: int) -> PairSource:
+def load_source(item: SourceConfig, data: DataConfig, seed: int) -> WeightedPairs:
     """One entry of ``data.train`` → its pairs, without those that show an image of ``data.leave_out``.
 
     Args:
@@ -28,7 +28,7 @@ def load_source(item: SourceConfig, data: DataConfig, seed: int) -> PairSource:
     if item.benchmark != "coco":
         listed = load_benchmark(item.benchmark, root, item.split)[: item.limit]
         listed = _exclude(listed, photo_names, excluded, f"{root}, {item.split}: pair")
-        return PairSource(SelfPairs(objects_of(listed), seed=seed) if item.with_itself else listed, item.share)
+        return WeightedPairs(SelfPairs(objects_of(listed), seed=seed) if item.with_itself else listed, item.share)
     objects = load_coco_objects(*find_coco(root, find_split(item.split)))
     objects = _exclude(objects, lambda annotated: {annotated.image.stem}, excluded, f"{root}: object")
     large = [annotated for annotated in objects if _relative_size(annotated) >= data.min_object]
@@ -37,7 +37,7 @@ def load_source(item: SourceConfig, data: DataConfig, seed: int) -> PairSource:
             f"{root}: none of the {len(objects)} objects is as large as data.min_object = {data.min_object:g}"
         )
     if item.with_itself:
-        return PairSource(SelfPairs(large, seed=seed), item.share)
+        return WeightedPairs(SelfPairs(large, seed=seed), item.share)
     pairs = CocoPairs(
         large,
         seed=seed,
@@ -46,7 +46,7 @@ def load_source(item: SourceConfig, data: DataConfig, seed: int) -> PairSource:
         balanced=data.balanced,
         mirror=data.mirror,
     )
-    return PairSource(pairs, item.share)
+    return WeightedPairs(pairs, item.share)
 
 
 def _excluded_images(data: DataConfig) -> set[str]:

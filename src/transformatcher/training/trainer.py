@@ -4,7 +4,6 @@ A run folder holds run.json (config, versions), metrics.jsonl (one line for each
 state to resume from), best/ (the checkpoint with the highest validation score), curves.png and pictures/.
 """
 
-import json
 import math
 import platform
 import time
@@ -26,9 +25,10 @@ from transformatcher.data.augment import Augmentation
 from transformatcher.data.loader import BatchLoader, SampleDataset, TrainingPairs, build_image_cache
 from transformatcher.errors import InputError
 from transformatcher.evaluation.metrics import ALPHAS
-from transformatcher.files import exclusive_lock, read_json, write_text
+from transformatcher.files import exclusive_lock
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.run_folder import RUN, Run, check_run_folder, write_run
 from transformatcher.schema import PairBatch
 from transformatcher.training.distributed import DistributedContext
 from transformatcher.training.model import dry_run, init_model, set_training_mode
@@ -40,7 +40,7 @@ from transformatcher.training.sources import load_source
 from transformatcher.training.state import TrainingState, load_state, save_state
 from transformatcher.training.validation import evaluate_pck, load_validation_set
 
-RUN, LAST, BEST = "run.json", "last.safetensors", "best"
+LAST, BEST = "last.safetensors", "best"
 # Settings that may change when a run is resumed: they say where files are and how they are read, not what comes out.
 RESUMABLE_KEYS = ("data.root", "data.keep", "data.threads", "data.workers", "train.save_every")
 LOG_EVERY = 20  # steps between readings of the loss; each reading waits for the device
@@ -320,41 +320,34 @@ def train(
 ) -> TrainingState:
     """Start a run in a new folder, or resume the run that a folder holds; the other arguments are the Trainer's."""
     distributed = distributed or DistributedContext()
-    check_folder(out, config, resume)
+    run = describe_run(config, device)
+    check_folder(out, run, resume)
     distributed.barrier()
     with exclusive_lock(out) if distributed.is_main else nullcontext():
         trainer = Trainer(config, out, device, distributed, on_progress, pictures=pictures)
         if distributed.is_main and not resume:
-            describe_run(out, config, device)
+            write_run(out, run)
         if resume:
             trainer.load()
         return trainer.fit()
 
 
-def check_folder(out: Path, config: RunConfig, resume: bool) -> None:
+def check_folder(out: Path, run: Run, resume: bool) -> None:
     """Make sure that a folder holds no run, or the run that is to be resumed."""
-    if resume:
-        if not (out / LAST).is_file():
-            raise InputError(f"{out}: no {LAST} to resume from; leave --resume out to start")
-        saved = read_json(out / RUN)
-        if not isinstance(saved, dict) or not isinstance(saved.get("config"), dict):
-            raise InputError(f"{out / RUN}: does not say how the run there was started; choose another --out")
-        before = run_config(saved["config"], str(out / RUN))  # keys it did not know yet: their defaults
-        old = flat(to_plain(before))
-        new = flat(to_plain(config))
-        differing = [key for key in sorted({*old, *new} - {*RESUMABLE_KEYS}) if old.get(key) != new.get(key)]
-        if differing:
-            key = differing[0]
-            raise InputError(
-                f"{out}: the run there has {key} = {old.get(key)!r}, this config {new.get(key)!r}; "
-                "resume with the same settings, or choose another --out"
-            )
-    elif (out / LAST).exists() or (out / METRICS).exists():
-        raise InputError(f"{out}: holds a run already; give --resume to go on with it, or choose another --out")
+    if resume and not (out / LAST).is_file():
+        raise InputError(f"{out}: no {LAST} to resume from; leave --resume out to start")
+    if not resume and ((out / LAST).exists() or (out / METRICS).exists()):
+        raise InputError(f"{out}: holds a run already; give --resume to continue it, or choose another --out")
+
+    def add_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return to_plain(run_config(arguments, str(out / RUN)))
+
+    way_out = "resume with the same settings, or choose another --out"
+    check_run_folder(out, run, [LAST], way_out=way_out, ignore=RESUMABLE_KEYS, upgrade=add_defaults)
 
 
-def describe_run(out: Path, config: RunConfig, device: torch.device) -> None:
-    """Write the config and the versions that a run depends on."""
+def describe_run(config: RunConfig, device: torch.device) -> Run:
+    """The config of a run, and the versions it was started with."""
     versions = {
         "transformatcher": __version__,
         "python": platform.python_version(),
@@ -362,10 +355,4 @@ def describe_run(out: Path, config: RunConfig, device: torch.device) -> None:
         "torchvision": version("torchvision"),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
     }
-    run = {"config": to_plain(config), "versions": versions, "seed": config.train.seed}
-    write_text(out / RUN, json.dumps(run, indent=2) + "\n")
-
-
-def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A config's tables as ``table.key`` → value, as JSON would give them."""
-    return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
+    return Run("train", to_plain(config), {"versions": versions})

@@ -15,6 +15,7 @@ from transformatcher.evaluation.analysis.failures import gallery_page, worst_pai
 from transformatcher.evaluation.analysis.nonlocality_run import summarise, write_summary
 from transformatcher.evaluation.analysis.report import collect_inputs, render_report
 from transformatcher.evaluation.analysis.run_folders import read_eval
+from transformatcher.run_folder import Run, write_run
 
 NAMES = ("000000-a-b:cat", "000001-b-a:cat")
 
@@ -36,7 +37,7 @@ def write_everything(tmp_path: Path, folder: Path, spair_root: Path) -> list[Pat
     rows = [{"epoch": i, "pairs": 10 * i, "loss": 1 / i, "score": 50 + i, "pck": {"a": pck}, "seconds": 60.0 * i}
             for i in (1, 2)]  # fmt: skip
     (training / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (training / "run.json").write_text(json.dumps({"config": {"train": {"epochs": 2}}}))
+    write_run(training, Run("train", {"train": {"epochs": 2}}))
     nonlocality = tmp_path / "nonlocality"
     write_summary(nonlocality, {"command": "transformatcher analyse nonlocality <>", "model": "mine",
                                 **summarise([measured(str(i), float(i), i % 3) for i in range(6)])})  # fmt: skip
@@ -137,7 +138,7 @@ def test_no_name_becomes_markup(spair_root, tmp_path):
     (tmp_path / "ablation" / "ablation.json").write_text(json.dumps(study))
     rows = [row | dict.fromkeys(("variant", "backbone", "path"), bad) for row in BENCH["rows"]]
     (tmp_path / "bench.json").write_text(json.dumps(BENCH | {"device": bad, "rows": rows}))
-    (tmp_path / "training" / "run.json").write_text(json.dumps({"config": {bad: bad}}))
+    write_run(tmp_path / "training", Run("train", {bad: bad}))
     metrics = (tmp_path / "training" / "metrics.jsonl").read_text()
     (tmp_path / "training" / "metrics.jsonl").write_text(metrics.replace('"a"', '"<script>"'))
     paths = [path.rename(path.with_name(f"{name}{path.name}")) if path.parent == tmp_path else path for path in paths]

@@ -39,6 +39,7 @@ from transformatcher.evaluation.analysis.run_folders import (
 from transformatcher.evaluation.analysis.tables import Section, Table, number
 from transformatcher.evaluation.scores import remarks
 from transformatcher.files import read_json
+from transformatcher.run_folder import read_arguments
 from transformatcher.viz.plots import plot_ablation, plot_costs, plot_curves, plot_scores
 
 METRICS, ABLATION = "metrics.jsonl", "ablation.json"
@@ -220,10 +221,9 @@ def _training(folder: Path) -> PageSection:
         figure = plot_curves(metrics, title=name)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / METRICS}: not the metrics of a training run ({error})") from error
-    run = read_json(folder / "run.json") if (folder / "run.json").is_file() else {}
-    config = run.get("config") if isinstance(run, dict) else None
+    config = read_arguments(folder)
     blocks: list[Block] = [Paragraph(summary), embed_plot(figure, f"training loss and validation PCK of {name}")]
-    if config is not None:
+    if config:
         blocks.append(Folded(f"{name}.json, the whole config", [Code(json.dumps(config, indent=1))]))
     blocks.append(Commands([shlex.join(["transformatcher", "train", f"{name}.json", "--out", f"runs/{name}"])]))
     return PageSection(f"train-{slug(name)}", f"Training: {name}", blocks)
