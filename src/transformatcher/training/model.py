@@ -1,5 +1,6 @@
 """Config → the model that training starts from."""
 
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -37,14 +38,19 @@ def dry_run(config: ModelConfig, source: str) -> None:
         InputError: if settings of the model do not fit together.
     """
     try:
-        with torch.device("meta"), torch.inference_mode():
-            model = build_matcher(config)
-            image = torch.empty(1, 3, *config.image_size)
-            flow = model(image, image)
-            for training in (True, False):  # training and evaluation use different samplers
-                model.train(training).transfer(flow, torch.empty(1, 1, 2))
+        _run_on_meta_device(config)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
+
+
+@lru_cache(maxsize=256)  # the runs of a study share their models
+def _run_on_meta_device(config: ModelConfig) -> None:
+    with torch.device("meta"), torch.inference_mode():
+        model = build_matcher(config)
+        image = torch.empty(1, 3, *config.image_size)
+        flow = model(image, image)
+        for training in (True, False):  # training and evaluation use different samplers
+            model.train(training).transfer(flow, torch.empty(1, 1, 2))
 
 
 def set_training_mode(model: TransforMatcher, *, freeze_batch_norm: bool) -> None:

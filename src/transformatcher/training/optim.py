@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from transformatcher.config import TrainConfig
@@ -42,7 +42,7 @@ def lr_factor(step: int, steps: int, warmup: int, schedule: str) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
 
 
-def make_ema(model: TransforMatcher, decay: float) -> AveragedModel:
+def make_ema(model: nn.Module, decay: float) -> AveragedModel:
     """A copy of the model whose ``update_parameters(model)`` moves its weights and running statistics to the model's.
 
     The decay after step n is min(decay, (1 + n) / (10 + n)): small at first, so that the initial weights are soon
