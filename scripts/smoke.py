@@ -91,7 +91,7 @@ def check_server() -> str:
             with urlopen(Request(f"{address}/api/sessions/{session}/examples", b"", HEADERS)) as answer:
                 points = json.load(answer)["points"]
             assert len(points) == 6, points
-            assert all(len(point["on"]) == 2 for point in points), points
+            assert all(len(point["predictions"]) == 2 for point in points), points
         finally:
             server.terminate()
     return "served"

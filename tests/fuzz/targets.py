@@ -25,8 +25,8 @@ from transformatcher.inference.bulk.pair_list import open_list
 from transformatcher.inference.calibration import load_calibration
 from transformatcher.models.weights_io import read_safetensors
 from transformatcher.schema import ImagePair
-from transformatcher.web.refusal import RefusedError
-from transformatcher.web.uploads import KEPT_SIDE, read_upload
+from transformatcher.web.errors import RequestError
+from transformatcher.web.uploads import STORED_SIDE, read_upload
 
 MOST_PIXELS = 200_000  # larger pictures take time and show nothing that small ones do not
 SPARE = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -38,7 +38,7 @@ def one_sentence(part: str = "") -> Iterator[None]:
     """What is inside works, or says why not, and of what."""
     try:
         yield
-    except (InputError, RefusedError) as error:
+    except (InputError, RequestError) as error:
         said = str(error)
         assert said
         assert part in said
@@ -60,7 +60,7 @@ def check_image(data: bytes) -> None:
             image_size(path, orient=orient)
     with one_sentence("photo"):
         upload = read_upload(data, "photo", MOST_PIXELS)
-        assert max(upload.pixels.shape[:2]) <= KEPT_SIDE
+        assert max(upload.pixels.shape[:2]) <= STORED_SIDE
         assert upload.jpeg.startswith(b"\xff\xd8")
         assert upload.size[0] * upload.size[1] <= MOST_PIXELS
 

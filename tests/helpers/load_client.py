@@ -1,23 +1,26 @@
-"""A crowd, slow clients, garbage, oversized photos and bombs against a real server. Run by test_load.py.
+"""Many, slow, malformed, oversized and malicious requests against a real server. Run by test_load.py.
 
-Usage: hammer.py NUMBER [hasty]; that many clients at once. Prints what came of it as JSON. A process of its own, as
-pytest has no network.
+A process of its own, as pytest blocks the network. Prints a report as JSON.
 """
 
+import argparse
 import asyncio
 import io
 import json
 import os
 import random
 import re
+import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,38 +28,57 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-OURS = {"X-Transformatcher": "1"}
-CLOSED = 0  # in place of a status: the server hung up without an answer
-HUNG = -1  # it did neither
+HEADERS = {"X-Transformatcher": "1"}
+CLOSED = 0  # in place of a status: the server closed the connection without a response
+NO_RESPONSE = -1  # nor did it close the connection
 MB = 1_000_000
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    pid: int
+    port: int
+    stderr: Path
+    connections: int  # limit of open connections
+    pixels: int  # limit of a photo
+    upload_grace_s: float
+
+    def memory_mb(self, key: str = "VmRSS") -> float:
+        """Resident memory now, or at its maximum so far (VmHWM)."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(rf"{key}:\s+(\d+)", status)[1]) / 1000  # type: ignore[index]
+
+    def tracebacks(self) -> int:
+        """How many the server has printed so far."""
+        return self.stderr.read_text().count("Traceback")
+
+
 @contextmanager
-def serving(*words: str) -> Iterator[tuple[int, int]]:
-    """A server of its own → its process id and its port."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("small_server.py")), *words]
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def start_server(stderr: Path, connections: int, pixels: int, upload_grace_s: float) -> Iterator[Server]:
+    """Start small_server.py; it must live until the end."""
+    # With the threshold, glibc returns freed memory at once; else the test could not tell it from a leak.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(8 * MB)}
+    limits = {"--connections": connections, "--pixels": pixels, "--upload-grace": upload_grace_s}
+    options = [str(word) for option in limits.items() for word in option]
+    command = [sys.executable, "-u", str(Path(__file__).with_name("small_server.py")), *options]
+    with stderr.open("w") as file:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
     try:
-        assert server.stdout is not None
-        for line in server.stdout:
+        assert process.stdout is not None
+        for line in process.stdout:
             if found := re.search(r"http://[^:]+:(\d+)", line):
-                yield server.pid, int(found[1])
+                yield Server(process.pid, int(found[1]), stderr, connections, pixels, upload_grace_s)
                 break
-        assert server.poll() is None, "the server did not live to see the end"
+        assert process.poll() is None, "the server has stopped by itself"
     finally:
-        server.terminate()
-        server.wait(20)
+        process.terminate()
+        process.wait(20)
 
 
-def memory_mb(pid: int, key: str = "VmRSS") -> float:
-    """Resident memory now, or at its highest (VmHWM)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(rf"{key}:\s+(\d+)", status)[1]) / 1000  # type: ignore[index]
-
-
-async def answered(reader: asyncio.StreamReader) -> bytes:
-    """One answer, as long as it says it is; or what came before the end."""
+async def read_response(reader: asyncio.StreamReader) -> bytes:
+    """One response by its Content-Length, or what came before the connection was closed."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head.lower())
@@ -66,36 +88,36 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
 
 
 class Client:
-    """Requests by hand, so that they may be wrong."""
+    """Sends bytes, so that requests may be malformed."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
     async def send(self, data: bytes, *, wait: float = 60) -> tuple[int, bytes]:
-        """Bytes as they are → the answer's status and body; CLOSED or HUNG where there is none."""
+        """Send bytes as they are → the response's status and body; CLOSED or NO_RESPONSE if there is none."""
         try:
             async with asyncio.timeout(wait):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 try:
                     writer.write(data)
-                    with suppress(ConnectionError):  # hung up in the middle; there may be an answer all the same
+                    with suppress(ConnectionError):  # closed while we were sending; there may be a response
                         await writer.drain()
-                    answer = await answered(reader)
+                    response = await read_response(reader)
                 finally:
                     writer.close()
         except TimeoutError:
-            return HUNG, b""
+            return NO_RESPONSE, b""
         except ConnectionError:
             return CLOSED, b""
-        found = re.match(rb"HTTP/1.1 (\d+)", answer)
-        return (int(found[1]), answer.partition(b"\r\n\r\n")[2]) if found else (CLOSED, answer)
+        found = re.match(rb"HTTP/1.1 (\d+)", response)
+        return (int(found[1]), response.partition(b"\r\n\r\n")[2]) if found else (CLOSED, response)
 
-    async def ask(
+    async def request(
         self, method: str, path: str, body: bytes = b"", *, wait: float = 60, **headers: str
     ) -> tuple[int, Any]:
-        """A sound request → status and JSON (or bytes)."""
-        kinds = {"Content-Type": "application/json"} if body[:1] in (b"{", b"[") else {}
-        all_headers = {"Host": f"127.0.0.1:{self.port}", **OURS, **kinds, **headers}
+        """Send a well-formed request → status and JSON (or bytes)."""
+        content_type = {"Content-Type": "application/json"} if body[:1] in (b"{", b"[") else {}
+        all_headers = {"Host": f"127.0.0.1:{self.port}", **HEADERS, **content_type, **headers}
         if method != "GET":
             all_headers["Content-Length"] = str(len(body))
         head = "".join([f"{method} {path} HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in all_headers.items()), "\r\n"])
@@ -105,15 +127,15 @@ class Client:
         except ValueError:
             return status, content
 
-    async def session(self) -> str:
-        """A new session's path."""
-        status, answer = await self.ask("POST", "/api/sessions")
+    async def open_session(self) -> str:
+        """Open a session and return its path."""
+        status, answer = await self.request("POST", "/api/sessions")
         assert status == 201, (status, answer)
         return f"/api/sessions/{answer['session']}"
 
 
 def photo(seed: int, side: int = 64) -> bytes:
-    """Noise."""
+    """A PNG of noise."""
     buffer = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 255, (side, side, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -121,7 +143,7 @@ def photo(seed: int, side: int = 64) -> bytes:
 
 
 def bomb(width: int, height: int, *, bits: int = 8, colours: int = 2) -> bytes:
-    """A black PNG (colours 0: grey, 2: RGB, 6: with transparency): kilobytes that unfold to width × height pixels."""
+    """A black PNG (colours 0: grey, 2: RGB, 6: RGBA) of a few kilobytes that decompresses to width × height pixels."""
     packer = zlib.compressobj(9)
     row = bytes(1 + {0: 1, 2: 3, 6: 4}[colours] * bits // 8 * width)
     rows = b"".join([*(packer.compress(row) for _ in range(height)), packer.flush()])
@@ -130,98 +152,123 @@ def bomb(width: int, height: int, *, bits: int = 8, colours: int = 2) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(sealed)
 
 
-async def gathered(*calls: Any) -> dict[str, int]:
-    """How often each status came."""
-    return {str(k): v for k, v in sorted(Counter(status for status, _ in await asyncio.gather(*calls)).items())}
+async def count_statuses(*requests: Any) -> dict[str, int]:
+    """How often each status came, of requests sent at once."""
+    return {str(k): v for k, v in sorted(Counter(status for status, _ in await asyncio.gather(*requests)).items())}
 
 
-# ---------------------------------------------------------------- scenes
+def upload_head(root: str, length: int) -> bytes:
+    """The head of an upload, without its body."""
+    return (
+        f"POST {root}/photos?role=target HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Transformatcher: 1\r\n"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
 
 
-async def crowd(client: Client, n: int) -> dict[str, Any]:
+# ---------------------------------------------------------------- scenes: (client, server, number) → report
+
+
+async def light(client: Client, _: Server, n: int) -> dict[str, Any]:
     """Light requests, all at once."""
-    root = await client.session()
-    await client.ask("POST", f"{root}/photos?role=source", photo(0))
-    await client.ask("POST", f"{root}/photos?role=target", photo(1))
-    paths = ("/", "/static/app.js", root, f"{root}/match?x=9&y=9", f"{root}/match?x=5&y=50&heat=true", "/nothing")
-    start = time.monotonic()
-    statuses = await gathered(*(client.ask("GET", paths[i % len(paths)]) for i in range(n)))
-    return {"statuses": statuses, "seconds": round(time.monotonic() - start, 2)}
+    root = await client.open_session()
+    await client.request("POST", f"{root}/photos?role=source", photo(0))
+    await client.request("POST", f"{root}/photos?role=target", photo(1))
+    paths = ("/", "/static/app.js", root, f"{root}/match?x=9&y=9", f"{root}/match?x=5&y=50&heatmap=true", "/nothing")
+    return {"statuses": await count_statuses(*(client.request("GET", paths[i % len(paths)]) for i in range(n)))}
 
 
-async def uploads(client: Client, n: int) -> dict[str, Any]:
-    """Photos, all at once: some are taken, the others sent away."""
-    root = await client.session()
-    statuses = await gathered(*(client.ask("POST", f"{root}/photos?role=target", photo(i)) for i in range(n)))
+async def uploads(client: Client, _: Server, n: int) -> dict[str, Any]:
+    """Photos, all at once: more than the queue and the session hold."""
+    root = await client.open_session()
+    statuses = await count_statuses(*(client.request("POST", f"{root}/photos?role=target", photo(i)) for i in range(n)))
     return {"statuses": statuses}
 
 
-async def slow(client: Client, n: int) -> dict[str, Any]:
-    """Clients that send a byte now and then, or never read, while somebody wants to work."""
-    root = await client.session()
-    _, state = await client.ask("POST", f"{root}/photos?role=source", photo(0, side=900))
-    head = f"POST {root}/photos?role=target HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Transformatcher: 1\r\n"
-    body = f"{head}Content-Length: 1000000\r\n\r\n".encode()
-    start = time.monotonic()
-    lasted: list[float] = []
+async def leaving(client: Client, _: Server, n: int) -> dict[str, Any]:
+    """Clients that close the connection in the middle of an upload."""
+    root = await client.open_session()
 
-    async def dribble(first: bytes) -> None:
-        began = time.monotonic()
+    async def leave() -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(upload_head(root, 100_000) + b"x" * 1000)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    await asyncio.gather(*(leave() for _ in range(n)))
+    await asyncio.sleep(0.2)
+    return {"upload afterwards": (await client.request("POST", f"{root}/photos?role=target", photo(1)))[0]}
+
+
+async def slow(client: Client, server: Server, n: int) -> dict[str, Any]:
+    """Clients that send a byte now and then, or never read, while others want to work."""
+    root = await client.open_session()
+    _, state = await client.request("POST", f"{root}/photos?role=source", photo(0, side=900))
+    end = time.monotonic() + server.upload_grace_s + 1.5
+
+    async def send_slowly(first: bytes) -> bytes:
+        """Returns what the server sent."""
+        received = b""
         with suppress(ConnectionError):
             reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
             try:
                 writer.write(first)
-                end = asyncio.ensure_future(reader.read(-1))
-                for _ in range(120):
+                reading = asyncio.ensure_future(reader.read(100))
+                while time.monotonic() < end and not reading.done():
                     writer.write(b"x")
                     await writer.drain()
-                    if (await asyncio.wait([end], timeout=0.5))[0]:
-                        break
+                    await asyncio.wait([reading], timeout=0.5)
+                received = reading.result() if reading.done() else b""
             finally:
-                end.cancel()
+                reading.cancel()
                 writer.close()
-        lasted.append(time.monotonic() - began)
+        return received
 
     async def never_read() -> None:
-        began = time.monotonic()
         _, writer = await asyncio.open_connection("127.0.0.1", client.port)
         path = f"{root}/photos/{state['source']}/image"
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() * 40)  # more than fits into a pipe
-        with suppress(ConnectionError):
-            for _ in range(60):
-                await asyncio.sleep(1)
-                writer.write(b"x")
-                await writer.drain()
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() * 40)  # more than the buffers hold
+        await asyncio.sleep(end - time.monotonic())
         writer.close()
-        lasted.append(time.monotonic() - began)
 
-    kinds = (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ", body, b"")
-    crawling = [asyncio.create_task(dribble(kinds[i % len(kinds)])) for i in range(n)]
-    crawling += [asyncio.create_task(never_read()) for _ in range(5)]
-    await asyncio.sleep(1)  # all of them are there now
-    served: Counter[int] = Counter()
-    waits = []
-    while time.monotonic() - start < 4:
-        began = time.monotonic()
-        status, _ = await client.ask("GET", root, wait=20)
-        served[status] += 1
-        waits.append(time.monotonic() - began)
+    heads = [send_slowly(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ") for _ in range(n // 3)]
+    bodies = [send_slowly(upload_head(root, MB)) for _ in range(n // 3)]
+    idle = [never_read() for _ in range(5)]
+    working = asyncio.gather(*(asyncio.create_task(task) for task in (*bodies, *heads, *idle)))  # type: ignore[arg-type]
+    await asyncio.sleep(0.5)  # all are connected now
+    served, waits = Counter[str](), []
+    while time.monotonic() < end:
+        start = time.monotonic()
+        status, _ = await client.request("GET", root, wait=20)
+        served[str(status)] += 1
+        waits.append(time.monotonic() - start)
         await asyncio.sleep(0.1)
-    statuses = {str(status): count for status, count in served.items()}
-    await asyncio.wait(crawling, timeout=60)
-    upload, _ = await client.ask("POST", f"{root}/photos?role=target", photo(1))
+    responses = (await working)[: len(bodies)]
+    timed_out = Counter(response[9:12].decode() for response in responses)
+    upload, _ = await client.request("POST", f"{root}/photos?role=target", photo(1))
     return {
-        "statuses": statuses,
-        "slowest answer": round(max(waits), 2),
-        "still hanging": sum(not task.done() for task in crawling),
-        "longest": round(max(lasted), 1),
+        "statuses": dict(served),
+        "slowest response": round(max(waits), 2),
+        "slow uploads": dict(timed_out),
         "upload afterwards": upload,
     }
 
 
-async def garbage(client: Client, n: int) -> dict[str, Any]:
-    """What is no HTTP, or wrong HTTP."""
-    root = await client.session()
+async def connections(client: Client, server: Server, _: int) -> dict[str, Any]:
+    """More connections than the limit."""
+    opened = await asyncio.gather(
+        *(asyncio.open_connection("127.0.0.1", client.port) for _ in range(server.connections))
+    )
+    full, _ = await client.request("GET", "/")
+    for _, writer in opened:
+        writer.close()
+    await asyncio.sleep(0.2)
+    return {"full": full, "afterwards": (await client.request("GET", "/"))[0]}
+
+
+async def malformed(client: Client, _: Server, n: int) -> dict[str, Any]:
+    """What is not HTTP, not valid HTTP, or not what a route expects."""
+    root = await client.open_session()
     host = f"Host: 127.0.0.1:{client.port}\r\nX-Transformatcher: 1\r\n"
     rng = random.Random(0)
     wrong = [
@@ -241,57 +288,82 @@ async def garbage(client: Client, n: int) -> dict[str, Any]:
         f"GET {root}/match?x=%00&y=%ff HTTP/1.1\r\n{host}\r\n".encode(),
         f"GET {root}/match?x=1e999&y=1 HTTP/1.1\r\n{host}\r\n".encode(),
         f"GET {root}/photos/%00%ff/image HTTP/1.1\r\n{host}\r\n".encode(),
-        *(rng.randbytes(rng.randrange(1, 2000)) for _ in range(20)),
     ]
+    noise = [rng.randbytes(rng.randrange(1, 2000)) for _ in range(20)]
     bodies = [b"{", b"[" * 50_000, b'{"x": 1e999, "y": 1}', b'{"x": "a"}', b"\xff\xfe", b'{"x": 1, "y": {"z": []}}']
-    calls = [client.send(wrong[i % len(wrong)]) for i in range(n)]
-    calls += [client.ask("POST", f"{root}/points", body) for body in bodies]  # type: ignore[misc]
-    calls += [client.ask("POST", f"{root}/coco", body) for body in (*bodies, b"[[]," * 400_000)]  # type: ignore[misc]
-    calls += [client.ask("POST", f"{root}/photos?role=target", rng.randbytes(5000)) for _ in range(5)]  # type: ignore[misc]
-    return {"statuses": await gathered(*calls)}
+    requests = [client.send(wrong[i % len(wrong)]) for i in range(n)]
+    requests += [client.request("POST", f"{root}/points", body) for body in bodies]
+    requests += [client.request("POST", f"{root}/coco", body) for body in (*bodies, b"[[]," * 400_000)]
+    requests += [client.request("POST", f"{root}/photos?role=target", rng.randbytes(5000)) for _ in range(5)]
+    # the server takes some noise for the beginning of a request, and waits for the rest
+    waiting = await count_statuses(*(client.send(data, wait=1) for data in noise))
+    return {"statuses": await count_statuses(*requests), "noise": waiting}
 
 
-async def oversized(client: Client, n: int) -> dict[str, Any]:
-    """Bodies that are too long, or say so."""
-    root = await client.session()
-    head = f"POST {root}/photos?role=target HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Transformatcher: 1\r\n"
-    said = [client.send(f"{head}Content-Length: {length}\r\n\r\n".encode()) for length in (10**8, 10**10, 10**15)]
+async def oversized(client: Client, _: Server, n: int) -> dict[str, Any]:
+    """Bodies that are too long, or claim to be."""
+    root = await client.open_session()
+    claims = [client.send(upload_head(root, length)) for length in (10**8, 10**10, 10**15)]
     large = bytes(25 * MB)
-    sent = [client.ask("POST", f"{root}/photos?role=target", large) for _ in range(n // 20)]
-    json_bodies = [client.ask("POST", f"{root}/points", b"[" + b"[]," * (5 * MB // 3)) for _ in range(n // 10)]
-    coco = [client.ask("POST", f"{root}/coco", b"[" + b"[]," * (6 * MB)) for _ in range(n // 20)]
-    return {"statuses": await gathered(*said, *sent, *json_bodies, *coco)}
+    photos = [client.request("POST", f"{root}/photos?role=target", large) for _ in range(n // 20)]
+    points = [client.request("POST", f"{root}/points", b"[" + b"[]," * (5 * MB // 3)) for _ in range(n // 10)]
+    coco = [client.request("POST", f"{root}/coco", b"[" + b"[]," * (6 * MB)) for _ in range(n // 20)]
+    return {"statuses": await count_statuses(*claims, *photos, *points, *coco)}
 
 
-async def bombs(client: Client, n: int) -> dict[str, Any]:
-    """Small files that unfold to more than is taken, and some that unfold to just as much as is."""
-    root = await client.session()
-    huge, cut = bomb(9000, 7000), bomb(7000, 7000)[:9000]
-    just = [bomb(7000, 7000), bomb(7000, 7000, colours=6), bomb(7000, 7000, bits=16, colours=0)]
-    taken = [(await client.ask("POST", f"{root}/photos?role=source", data, wait=120))[0] for data in (*just, cut)]
-    statuses = await gathered(*(client.ask("POST", f"{root}/photos?role=target", huge) for _ in range(n)))
-    return {"statuses": statuses, "taken": taken, "kilobytes": len(huge) // 1000}
+async def bombs(client: Client, server: Server, n: int) -> dict[str, Any]:
+    """Small files that decompress to more pixels than the limit, and some that reach it."""
+    root = await client.open_session()
+    side = int(server.pixels**0.5)
+    too_large, truncated = bomb(side * 9 // 7, side), bomb(side, side)[: side // 2]
+    allowed = [bomb(side, side), bomb(side, side, colours=6), bomb(side, side, bits=16, colours=0)]
+    path = f"{root}/photos?role="
+    accepted = [
+        (await client.request("POST", f"{path}source", data, wait=120))[0] for data in (*allowed, truncated)
+    ]  # fmt: skip
+    statuses = await count_statuses(*(client.request("POST", f"{path}target", too_large) for _ in range(n)))
+    return {"statuses": statuses, "accepted": accepted, "kilobytes": len(too_large) // 1000}
 
 
-SCENES = (crowd, uploads, slow, garbage, oversized, bombs)
+SCENES = (light, uploads, leaving, slow, connections, malformed, oversized, bombs)
 
 
-async def hammer(pid: int, port: int, n: int, rounds: int) -> dict[str, Any]:
-    """Every scene, so many times; memory after each."""
-    client, report = Client(port), {}
-    await crowd(client, 20)  # what is loaded once is loaded now
-    report["memory at first"] = memory_mb(pid)
+async def run_scenes(server: Server, n: int, rounds: int) -> dict[str, Any]:
+    """Every scene, ``rounds`` times, with the server's memory after each."""
+    client, report = Client(server.port), {}
+    await light(client, server, 20)  # what the server loads on demand is loaded now
+    report["memory before"] = server.memory_mb()
     for number, scene in product(range(rounds), SCENES):
         name = scene.__name__ + " again" * number
         start = time.monotonic()
-        report[name] = await scene(client, n)
-        report[name] |= {"took": round(time.monotonic() - start, 1), "memory": memory_mb(pid)}
-    report["memory at last"], report["memory at most"] = memory_mb(pid), memory_mb(pid, "VmHWM")
-    report["alive"] = (await client.ask("GET", await client.session()))[0] == 200
+        outcome = await scene(client, server, n)
+        took = round(time.monotonic() - start, 1)
+        report[name] = {**outcome, "took": took, "memory": server.memory_mb(), "tracebacks": server.tracebacks()}
+    report["memory after"], report["memory peak"] = server.memory_mb(), server.memory_mb("VmHWM")
+    report["alive"] = (await client.request("GET", await client.open_session()))[0] == 200
     return report
 
 
+def main() -> None:
+    """Start a server, run all scenes, and stop it while a client is uploading."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("number", type=int, help="of clients at once")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--connections", type=int, default=500)
+    parser.add_argument("--pixels", type=int, default=50_000_000)
+    parser.add_argument("--upload-grace", type=float, default=5.0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as uploading:
+        stderr = Path(folder) / "stderr"
+        with start_server(stderr, args.connections, args.pixels, args.upload_grace) as server:
+            report = asyncio.run(run_scenes(server, args.number, args.rounds))
+            uploading.connect(("127.0.0.1", server.port))
+            uploading.sendall(upload_head(asyncio.run(Client(server.port).open_session()), 10 * MB) + bytes(8 * MB))
+            start = time.monotonic()
+        report["seconds to stop"] = round(time.monotonic() - start, 1)
+        report["tracebacks"] = server.tracebacks()
+    print(json.dumps(report, indent=1))
+
+
 if __name__ == "__main__":
-    with serving(*sys.argv[2:]) as (pid, port):
-        report = asyncio.run(hammer(pid, port, int(sys.argv[1]), 1 if "hasty" in sys.argv else 2))
-        print(json.dumps(report, indent=1))
+    main()

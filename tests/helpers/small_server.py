@@ -1,19 +1,21 @@
-"""The page with a small random matcher, on a free port; says the address. Run by hammer.py.
+"""The page's server with a small random model, on a free port; prints its address. Started by load_client.py."""
 
-With the word "hasty" behind it, it loses patience sooner than the real one, so that a test need not wait for that.
-"""
-
-import sys
+import argparse
 
 from transformatcher.config import model_config
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
-from transformatcher.web import security as guard
-from transformatcher.web import timeouts as patience
-from transformatcher.web.server import serve
+from transformatcher.web import security, server
+from transformatcher.web.session import Limits
 
 if __name__ == "__main__":
-    if "hasty" in sys.argv:
-        guard.GRACE_S, patience.QUIET_S, patience.STUCK_S = 1.0, 2.0, 3.0
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--upload-grace", type=float, default=security.UPLOAD_GRACE_S)
+    parser.add_argument("--connections", type=int, default=server.MAX_CONNECTIONS)
+    parser.add_argument("--pixels", type=int, default=Limits().pixels)
+    args = parser.parse_args()
+    security.UPLOAD_GRACE_S, server.MAX_CONNECTIONS = args.upload_grace, args.connections
     config = model_config({"variant": "raw", "backbone": "resnet50", "stages": [2], "image_size": [96, 96]})
-    serve(Matcher(build_matcher(config), config, "cpu"), port=0, browser=False)
+    server.serve(
+        Matcher(build_matcher(config), config, "cpu"), port=0, limits=Limits(pixels=args.pixels), browser=False
+    )

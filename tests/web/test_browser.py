@@ -26,20 +26,20 @@ def test_from_upload_to_exported_file(tmp_path: Path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     seen = json.loads(result.stdout)
-    assert seen["error"].startswith("notes.jpg: not a photo in a format known here")
+    assert seen["error"].startswith("notes.jpg: not a photo in a supported format")
     assert seen["cards"] == ["cat_b.jpg", "cat_c.jpg"]
-    assert seen["hover"] == ["Pointed at", "Pointed at"]
+    assert seen["hover"] == ["Under the pointer", "Under the pointer"]
     assert seen["phone width"] == 360
     assert seen["unlabelled"] == []
-    # the only complaint is the browser's own, on the file that is no photo
-    assert [line for line in seen["complaints"] if "422" not in line] == []
+    # the browser itself reports the response to the file that is not a photo, and nothing else
+    assert [line for line in seen["console"] if "422" not in line] == []
 
     source, first, second = load_coco_objects(tmp_path / "keypoints.json", tmp_path)
     assert source.kp_names == ("point 1", "forehead")
     assert source.category == "cat"
     np.testing.assert_allclose(source.kps_px[0], [0.58 * 451, 0.8 * 300], atol=1)
-    np.testing.assert_allclose(source.kps_px[1] - source.kps_px[0], [-10, -90], atol=1)  # from where the click was
+    np.testing.assert_allclose(source.kps_px[1] - source.kps_px[0], [-10, -90], atol=1)  # relative to the click
     assert first.visible.tolist() == [True, True]
     assert second.visible.tolist() == [True, False]
-    pinned = [note["pinned"] for note in json.loads((tmp_path / "keypoints.json").read_text())["annotations"]]
+    pinned = [entry["pinned"] for entry in json.loads((tmp_path / "keypoints.json").read_text())["annotations"]]
     assert pinned == [[True, True], [True, False], [False, True]]

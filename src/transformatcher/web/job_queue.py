@@ -1,4 +1,4 @@
-"""Heavy work → a few threads with a short queue; who comes when it is full is sent away, not kept waiting."""
+"""Heavy jobs → a few threads with a short queue; when the queue is full, new jobs are refused with status 503."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,38 +6,44 @@ from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import TypeVar
 
-from transformatcher.web.refusal import RefusedError
+from transformatcher.web.errors import RequestError
 
 T = TypeVar("T")
 
 
-class Workers:
-    """Runs functions one after another.
+class JobQueue:
+    """Runs jobs in the order they come.
 
     Args:
-        threads: that work at a time; the arithmetic inside has threads of its own.
-        waiting: how many callers may wait for them.
+        threads: number of jobs that run at the same time; PyTorch uses threads of its own inside each.
+        waiting: number of jobs that may wait for a thread.
     """
 
     def __init__(self, threads: int = 1, waiting: int = 8) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="matching")
-        self._places = BoundedSemaphore(threads + waiting)
+        self._slots = BoundedSemaphore(threads + waiting)
 
     @contextmanager
-    def place(self) -> Iterator[Callable[[Callable[[], T]], T]]:
-        """A place in the queue, taken before a photo is even read: what is given runs a function and waits for it."""
-        if not self._places.acquire(blocking=False):
-            raise RefusedError(503, "The server is busy with other photos; try again in a moment.")
-        try:
-            yield lambda work: self._pool.submit(work).result()
-        finally:
-            self._places.release()
+    def slot(self) -> Iterator[Callable[[Callable[[], T]], T]]:
+        """Reserve a place in the queue and yield a function that runs a job there and returns its result.
 
-    def run(self, work: Callable[[], T]) -> T:
-        """Wait for a turn, and for the result."""
-        with self.place() as run:
-            return run(work)
+        A request reserves its slot before it reads an upload, so that a full queue also limits memory.
+
+        Raises:
+            RequestError: 503 if the queue is full.
+        """
+        if not self._slots.acquire(blocking=False):
+            raise RequestError(503, "The server is busy with other photos; try again in a moment.")
+        try:
+            yield lambda job: self._pool.submit(job).result()
+        finally:
+            self._slots.release()
+
+    def run(self, job: Callable[[], T]) -> T:
+        """Wait until the job has run and return its result."""
+        with self.slot() as run_job:
+            return run_job(job)
 
     def close(self) -> None:
-        """Forget what has not begun."""
+        """Drop the jobs that have not started."""
         self._pool.shutdown(wait=False, cancel_futures=True)

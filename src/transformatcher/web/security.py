@@ -1,4 +1,4 @@
-"""Who may talk to the server, how much and how slowly: a page it served itself, on a machine it was meant for."""
+"""A request → the application, unless it comes from another site, names another host, is too large or too slow."""
 
 import asyncio
 import ipaddress
@@ -6,20 +6,21 @@ import socket
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transformatcher.web.refusal import RefusedError
+from transformatcher.web.errors import RequestError, error_response
 
-OURS = "x-transformatcher"  # a header that no other site's form or image can send without the browser asking us first
-LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
-COCO_BYTES = 4_000_000  # of an annotation file: read as JSON, it takes some twenty times that
-SMALL_BYTES = 64_000  # of any other body but a photo
-GRACE_S = 5.0  # after which a body must have come …
-SLOWEST = 50_000  # … at so many bytes a second
+# A page of another site cannot send this header unless the browser first asks us (CORS preflight), and we never agree.
+CSRF_HEADER = "x-transformatcher"
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+ALL_INTERFACES = frozenset({"0.0.0.0", "::", ""})
+FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
+MAX_COCO_BYTES = 4_000_000  # of an annotation file: parsed, it takes about twenty times as much memory
+MAX_JSON_BYTES = 64_000  # of any other body that is not a photo
+UPLOAD_GRACE_S = 5.0  # a body must arrive within this time …
+MIN_UPLOAD_RATE = 50_000  # … plus its size at so many bytes a second
 
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -33,25 +34,25 @@ HEADERS = {
 }
 
 
-class Guard:
-    """The outermost layer: refuses strangers, oversized and crawling requests; puts strict headers on every answer.
+class SecurityMiddleware:
+    """ASGI middleware: checks every request before the application sees it, and adds headers to every response.
 
     Args:
-        app: what is guarded.
-        host: that the server is bound to.
-        max_bytes: of a photo.
+        app: the application inside.
+        host: the host that the server is bound to; requests that name another are refused.
+        max_upload_bytes: size limit of a photo.
     """
 
-    def __init__(self, app: ASGIApp, host: str, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, max_upload_bytes: int) -> None:
         self.app = app
-        self.max_bytes = max_bytes
-        self.everywhere = host in EVERYWHERE
-        self.names = LOCAL | {host.lower().strip("[]")}
-        if self.everywhere:
-            self.names |= {socket.gethostname().lower(), socket.gethostname().lower() + ".local"}
+        self.max_upload_bytes = max_upload_bytes
+        self.all_interfaces = host in ALL_INTERFACES
+        self.allowed_hosts = LOCAL_HOSTS | {host.lower().strip("[]")}
+        if self.all_interfaces:
+            self.allowed_hosts |= {socket.gethostname().lower(), socket.gethostname().lower() + ".local"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
@@ -60,75 +61,82 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                headers.update(SECURITY_HEADERS)
                 headers.setdefault("Cache-Control", "no-store" if scope["path"].startswith("/api/") else "no-cache")
             await send(message)
 
         try:
             self.check(scope["method"], scope["path"], Headers(scope=scope))
-        except RefusedError as refusal:
-            # The connection stays: closed on a client that is still sending, it would take the answer with it.
-            response = JSONResponse({"error": str(refusal)}, refusal.status)
-            await response(scope, receive, send_with_headers)
+        except RequestError as error:
+            # The connection stays open: a client that is still sending would lose the response if it were closed.
+            await error_response(error)(scope, receive, send_with_headers)
         else:
-            await self.app(scope, in_time(receive), send_with_headers)
+            await self.app(scope, with_upload_deadline(receive), send_with_headers)
 
     def check(self, method: str, path: str, headers: Headers) -> None:
-        """Raise where a request comes from elsewhere, or brings too much."""
+        """Raise RequestError if a request may come from another site, or its body is too large."""
         host = headers.get("host", "")
-        if not self.knows(host):  # a site whose name was made to point here (DNS rebinding) sends its own name
-            raise RefusedError(403, f"This server does not answer to the name “{host[:80]}”.")
+        if not self.is_allowed_host(host):  # against DNS rebinding: the browser sends the other site's own name
+            raise RequestError(403, f"This server does not answer to the name “{host[:80]}”.")
         if path.startswith("/api/") and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise RefusedError(403, "Requests from other sites are not served.")
+            raise RequestError(403, "Requests from other sites are refused.")
         if method in ("GET", "HEAD"):
             return
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host.lower():
-            raise RefusedError(403, "Requests from other sites are not served.")
-        if OURS not in headers and not (path.endswith("/close") and origin):  # a farewell beacon has no such header
-            raise RefusedError(403, f"Requests that change something need the header {OURS}.")
+            raise RequestError(403, "Requests from other sites are refused.")
+        is_close_beacon = path.endswith("/close") and origin is not None  # a beacon cannot have extra headers
+        if CSRF_HEADER not in headers and not is_close_beacon:
+            raise RequestError(403, f"Requests that change something need the header {CSRF_HEADER}.")
         if "transfer-encoding" in headers:
-            raise RefusedError(411, "Say how long the request is (Content-Length).")
-        length, most = headers.get("content-length", "0"), self.longest(path)
-        if not length.isdecimal() or len(length) > 18 or int(length) > most:
-            raise RefusedError(413, f"The file is too large: the server takes up to {most / 1e6:g} MB.")
+            raise RequestError(411, "The request must give its length (Content-Length).")
+        length, limit = headers.get("content-length", "0"), self.max_body_bytes(path)
+        if not length.isdecimal() or len(length) > 18 or int(length) > limit:
+            raise RequestError(413, f"The file is too large: the limit is {limit / 1e6:g} MB.")
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if int(length) > 0 and content_type in FORM_TYPES:  # what a form of another site can send
+            raise RequestError(415, f"Bodies of type {content_type} are refused; use application/octet-stream.")
 
-    def longest(self, path: str) -> int:
-        """Bytes that the body of a request may have."""
+    def max_body_bytes(self, path: str) -> int:
+        """Size limit of the body of a request to ``path``."""
         if path.endswith("/photos"):
-            return self.max_bytes
-        return min(COCO_BYTES if path.endswith("/coco") else SMALL_BYTES, self.max_bytes)
+            return self.max_upload_bytes
+        return min(MAX_COCO_BYTES if path.endswith("/coco") else MAX_JSON_BYTES, self.max_upload_bytes)
 
-    def knows(self, host: str) -> bool:
-        """Whether a Host header names this machine."""
+    def is_allowed_host(self, host: str) -> bool:
+        """Whether a Host header (name and perhaps port) names this machine."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
             return False
-        if name in self.names:
-            return True
-        return self.everywhere and _is_address(name)
+        return name in self.allowed_hosts or (self.all_interfaces and _is_ip_address(name))
 
 
-def in_time(receive: Receive) -> Receive:
-    """The same messages, but an error where a body does not come at the pace that is asked for."""
-    began, got, more = asyncio.get_running_loop().time(), 0, True
+def with_upload_deadline(receive: Receive) -> Receive:
+    """Wrap ``receive``: a body slower than ``MIN_UPLOAD_RATE`` raises RequestError (408), Ctrl-C raises one (503)."""
+    start, received, more = asyncio.get_running_loop().time(), 0, True
 
     async def receive_in_time() -> Message:
-        nonlocal got, more
-        if not more:  # what comes now is that the client left, and that may take as long as it likes
+        nonlocal received, more
+        if not more:  # the body is complete; the next message is the disconnect, which has no deadline
             return await receive()
         try:
-            async with asyncio.timeout_at(began + GRACE_S + got / SLOWEST):
+            async with asyncio.timeout_at(start + UPLOAD_GRACE_S + received / MIN_UPLOAD_RATE):
                 message = await receive()
         except TimeoutError as error:
-            raise RefusedError(408, "The request came too slowly.") from error
-        got += len(message.get("body", b""))
+            raise RequestError(408, "The upload was too slow.") from error
+        except asyncio.CancelledError as error:  # by uvicorn, some time after Ctrl-C
+            raise RequestError(503, "The server is stopping.") from error
+        received += len(message.get("body", b""))
         more = bool(message.get("more_body", False))
         return message
 
     return receive_in_time
+
+
+def is_local_host(host: str) -> bool:
+    """Whether only this machine can reach a server bound to ``host``."""
+    return host.lower() in LOCAL_HOSTS or (_is_ip_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def _netloc(origin: str) -> str | None:
@@ -138,12 +146,7 @@ def _netloc(origin: str) -> str | None:
         return None
 
 
-def is_local(host: str) -> bool:
-    """Whether only this machine can reach a server bound to ``host``."""
-    return host.lower() in LOCAL or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _is_address(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,7 +1,7 @@
-// Requests to the server → JSON, or an Error whose message is a sentence to show.
+// Requests to the server → JSON, or an ApiError whose message is shown to the user.
 
-const OURS = { "X-Transformatcher": "1" };
-const PATIENCE = 5; // how often a busy server is asked again
+const HEADERS = { "X-Transformatcher": "1" }; // the server requires it: other sites cannot send it
+const MAX_ATTEMPTS = 5; // when the server is busy (503)
 
 export class ApiError extends Error {
   constructor(message, status) {
@@ -10,10 +10,10 @@ export class ApiError extends Error {
   }
 }
 
-const pause = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
+const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
 async function request(method, path, { body, json, signal } = {}) {
-  const headers = { ...OURS };
+  const headers = { ...HEADERS };
   if (json !== undefined) {
     headers["Content-Type"] = "application/json";
     body = JSON.stringify(json);
@@ -29,57 +29,65 @@ async function request(method, path, { body, json, signal } = {}) {
       throw new ApiError("The server does not answer; is it still running?", 0);
     }
     if (response.ok) return response;
-    if (response.status === 503 && attempt < PATIENCE) {
-      await pause(Number(response.headers.get("Retry-After")) || 2);
+    if (response.status === 503 && attempt < MAX_ATTEMPTS) {
+      await sleep(Number(response.headers.get("Retry-After")) || 2);
       continue;
     }
-    const sentence = await response.json().then((answer) => answer.error, () => undefined);
-    throw new ApiError(sentence ?? `The server answered ${response.status}.`, response.status);
+    const message = await response.json().then((answer) => answer.error, () => undefined);
+    throw new ApiError(message ?? `The server answered ${response.status}.`, response.status);
   }
 }
 
-const asJson = async (...args) => (await request(...args)).json();
+const requestJson = async (...args) => (await request(...args)).json();
 
-/** One session with the server; every method returns the new state unless it says otherwise. */
-export class Session {
+/** The API of one session. Every method returns the session's new state, unless its comment says otherwise. */
+export class SessionApi {
+  /** Open a session → [SessionApi, its state with facts about the server]. */
   static async open() {
-    const first = await asJson("POST", "/api/sessions");
-    return [new Session(first.session), first];
+    const answer = await requestJson("POST", "/api/sessions");
+    return [new SessionApi(answer.session), answer];
   }
 
   constructor(id) {
     this.root = `/api/sessions/${encodeURIComponent(id)}`;
   }
 
-  read = () => asJson("GET", this.root);
+  read = () => requestJson("GET", this.root);
   upload = (file, role) =>
-    asJson("POST", `${this.root}/photos?role=${role}&name=${encodeURIComponent(file.name)}`, { body: file });
-  examples = () => asJson("POST", `${this.root}/examples`);
-  removePhoto = (photo) => asJson("DELETE", `${this.root}/photos/${photo}`);
+    requestJson("POST", `${this.root}/photos?role=${role}&name=${encodeURIComponent(file.name)}`, { body: file });
+  loadExamples = () => requestJson("POST", `${this.root}/examples`);
+  removePhoto = (photo) => requestJson("DELETE", `${this.root}/photos/${photo}`);
+
+  /** Returns the address of a photo. */
   imageUrl = (photo) => `${this.root}/photos/${photo}/image`;
+  /** Returns {predictions, heatmaps} of a position on the source, by target. */
+  match = (x, y, heatmap) => requestJson("GET", `${this.root}/match?x=${x}&y=${y}&heatmap=${heatmap}`);
+  /** Returns {heatmaps} of a point, by target. */
+  heatmaps = (point, signal) => requestJson("GET", `${this.root}/points/${point}/heatmaps`, { signal });
 
-  /** Not a state: {on, heat} for any place on the source. */
-  match = (x, y, heat, signal) => asJson("GET", `${this.root}/match?x=${x}&y=${y}&heat=${heat}`, { signal });
-  /** Not a state: {heat}. */
-  heat = (point, signal) => asJson("GET", `${this.root}/points/${point}/heat`, { signal });
+  addPoint = (x, y) => requestJson("POST", `${this.root}/points`, { json: { x, y } });
+  changePoint = (point, change) => requestJson("PATCH", `${this.root}/points/${point}`, { json: change });
+  removePoint = (point) => requestJson("DELETE", `${this.root}/points/${point}`);
+  pin = (point, photo, position) =>
+    requestJson("PUT", `${this.root}/points/${point}/pins/${photo}`, { json: position });
+  unpin = (point, photo) => requestJson("DELETE", `${this.root}/points/${point}/pins/${photo}`);
 
-  addPoint = (x, y) => asJson("POST", `${this.root}/points`, { json: { x, y } });
-  changePoint = (point, change) => asJson("PATCH", `${this.root}/points/${point}`, { json: change });
-  removePoint = (point) => asJson("DELETE", `${this.root}/points/${point}`);
-  pin = (point, photo, place) => asJson("PUT", `${this.root}/points/${point}/on/${photo}`, { json: place });
-  unpin = (point, photo) => asJson("DELETE", `${this.root}/points/${point}/on/${photo}`);
-
-  /** Not a state: the file, as a Blob. */
-  export = async (category) =>
+  /** Returns the COCO file as a Blob. */
+  exportCoco = async (category) =>
     (await request("GET", `${this.root}/coco?category=${encodeURIComponent(category)}`)).blob();
-  import = (file) => asJson("POST", `${this.root}/coco?name=${encodeURIComponent(file.name)}`, { body: file });
+  importCoco = (file) =>
+    requestJson("POST", `${this.root}/coco?name=${encodeURIComponent(file.name)}`, { body: file });
 
-  /** Not a state: {url, words} of the source bent onto a target; revoke the url when done. */
-  warp = async (photo, through, signal) => {
-    const response = await request("GET", `${this.root}/photos/${photo}/warp?through=${through}`, { signal });
-    return { url: URL.createObjectURL(await response.blob()), words: response.headers.get("X-Through") ?? "" };
+  /** Returns {url, description} of the source warped onto a target; revoke the url after use. */
+  warp = async (photo, controlPoints, signal) => {
+    const path = `${this.root}/photos/${photo}/warp?control_points=${controlPoints}`;
+    const response = await request("GET", path, { signal });
+    return {
+      url: URL.createObjectURL(await response.blob()),
+      description: response.headers.get("X-Control-Points") ?? "",
+    };
   };
 
-  /** The page is going away: a beacon outlives it. */
-  close = () => navigator.sendBeacon(`${this.root}/close`);
+  /** Close the session while the page is being left: a beacon is still sent then. Returns nothing. */
+  close = () => { navigator.sendBeacon(`${this.root}/close`); };
 }

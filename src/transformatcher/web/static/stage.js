@@ -1,60 +1,57 @@
-// One photo with its markers: places in pixels of the photo ↔ places on the screen; pointer and keys.
+// A photo with its markers, heat map and overlay: pixels of the photo ↔ the screen; pointer and keyboard.
 
-export function element(tag, properties = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [key, value] of Object.entries(properties)) {
-    if (key.startsWith("aria-") || key === "role" || key === "for") node.setAttribute(key, value);
-    else node[key] = value;
-  }
-  node.append(...children);
-  return node;
-}
+import { element } from "./page.js";
 
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** The step of an arrow key in pixels (Shift: ten), or undefined. */
+/** The step of an arrow key in pixels (with Shift, ten times as far), or undefined for other keys. */
 function stepOf(event) {
   const step = STEPS[event.key];
   if (!step || event.altKey || event.ctrlKey || event.metaKey) return undefined;
   return step.map((n) => n * (event.shiftKey ? 10 : 1));
 }
 
-// Purple over orange to yellow, ever more opaque: lightness rises all the way, so it reads without colour, too.
-const RAMP = [[40, 11, 84], [132, 32, 107], [212, 72, 66], [245, 125, 21], [250, 193, 39], [252, 255, 164]];
+// Purple, orange, yellow: lightness increases throughout, so the heat map is readable without colour vision.
+const COLOURS = [[40, 11, 84], [132, 32, 107], [212, 72, 66], [245, 125, 21], [250, 193, 39], [252, 255, 164]];
 
 function heatColour(value) {
-  const at = Math.sqrt(value / 255) * (RAMP.length - 1); // the square root shows the slopes, not the peak alone
-  const low = Math.min(Math.floor(at), RAMP.length - 2);
-  return RAMP[low].map((c, i) => Math.round(c + (RAMP[low + 1][i] - c) * (at - low)));
+  const at = Math.sqrt(value / 255) * (COLOURS.length - 1); // the square root makes more than the peak visible
+  const low = Math.min(Math.floor(at), COLOURS.length - 2);
+  return COLOURS[low].map((c, i) => Math.round(c + (COLOURS[low + 1][i] - c) * (at - low)));
 }
+
+const MIN_DRAG_PX = 3; // a shorter movement is a click
+const KEY_DELAY_MS = 250;
 
 export class Stage {
   /**
    * @param photo {id, name, width, height}
-   * @param url of its picture
-   * @param on {drop(id, place), remove(id), select(id)}: what happens to markers
+   * @param url address of its image
+   * @param on {move(id, position), remove(id), select(id)}: called when the user does that to a marker
    */
   constructor(photo, url, on) {
     this.photo = photo;
     this.on = on;
     this.markers = new Map();
-    this.canvas = element("canvas", { className: "heat", hidden: true });
+    this.canvas = element("canvas", { className: "heatmap", hidden: true });
     this.warped = element("img", { className: "warped", alt: "", hidden: true });
-    this.ghost = element("span", { className: "ghost", hidden: true });
+    this.hoverMark = element("span", { className: "hover-mark", hidden: true });
     this.layer = element("div", { className: "markers" });
     this.node = element("div", { className: "stage" },
       element("img", { className: "photo", src: url, alt: photo.name, draggable: false }),
-      this.warped, element("div", { className: "heatbox" }, this.canvas), this.layer, this.ghost);
+      this.warped, element("div", { className: "heatmap-frame" }, this.canvas), this.layer, this.hoverMark);
     this.node.style.aspectRatio = `${photo.width} / ${photo.height}`;
-    this.node.style.setProperty("--ratio", String(photo.width / photo.height)); // a tall photo is to fit the screen
+    this.node.style.setProperty("--ratio", String(photo.width / photo.height)); // so that CSS can fit tall photos
   }
 
+  /** The nearest position on the photo, rounded to a tenth of a pixel. */
   clamp([x, y]) {
     const round = (v) => Math.round(v * 10) / 10;
     return [round(Math.min(Math.max(x, 0), this.photo.width)), round(Math.min(Math.max(y, 0), this.photo.height))];
   }
 
-  placeOf(event) {
+  /** The position of a pointer event on the photo. */
+  positionOf(event) {
     const box = this.node.getBoundingClientRect();
     return this.clamp([
       ((event.clientX - box.left) / box.width) * this.photo.width,
@@ -62,15 +59,16 @@ export class Stage {
     ]);
   }
 
-  put(node, [x, y]) {
+  /** Move a node to a position. */
+  place(node, [x, y]) {
     node.style.left = `${(100 * x) / this.photo.width}%`;
     node.style.top = `${(100 * y) / this.photo.height}%`;
     node.classList.toggle("right", x > 0.8 * this.photo.width);
     node.classList.toggle("high", y < 0.12 * this.photo.height);
   }
 
-  /** Show exactly these markers: [{id, number, place, kind, label, active}]; nodes stay, so that focus does. */
-  show(markers) {
+  /** Show exactly these markers: [{id, number, position, kind, label, active}]. Nodes are reused, so focus is kept. */
+  showMarkers(markers) {
     const wanted = new Set(markers.map((m) => m.id));
     for (const [id, marker] of this.markers) {
       if (!wanted.has(id)) {
@@ -80,10 +78,10 @@ export class Stage {
     }
     for (const m of markers) {
       const marker = this.markers.get(m.id) ?? this.#make(m.id);
-      if (marker.dragging || marker.pending) continue; // the person's hand is right, whatever the server says
-      marker.place = [m.place.x, m.place.y];
+      if (marker.dragging || marker.pending) continue; // the user is moving it
+      marker.position = m.position;
       marker.node.className = `marker ${m.kind}${m.active ? " active" : ""}`;
-      this.put(marker.node, marker.place);
+      this.place(marker.node, marker.position);
       marker.tag.textContent = m.number;
       marker.node.setAttribute("aria-label", m.label);
       marker.node.title = m.label;
@@ -93,71 +91,76 @@ export class Stage {
   #make(id) {
     const tag = element("span", { className: "tag" });
     const node = element("button", { type: "button" }, element("span", { className: "dot" }), tag);
-    const marker = { node, tag, place: [0, 0], dragging: false, pending: 0 };
+    const marker = { id, node, tag, position: [0, 0], dragging: false, pending: 0 };
     this.markers.set(id, marker);
     this.layer.append(node);
-
     node.addEventListener("focus", () => this.on.select(id));
     node.addEventListener("click", (event) => event.stopPropagation());
     node.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0) return;
-      event.preventDefault();
-      event.stopPropagation();
-      node.focus();
-      node.setPointerCapture(event.pointerId);
-      const start = this.placeOf(event);
-      const offset = [marker.place[0] - start[0], marker.place[1] - start[1]]; // grabbed beside its centre: no jump
-      let moved = false;
-      const move = (e) => {
-        const [x, y] = this.placeOf(e);
-        if (!moved && Math.hypot(e.clientX - event.clientX, e.clientY - event.clientY) < 3) return;
-        moved = marker.dragging = true;
-        marker.place = this.clamp([x + offset[0], y + offset[1]]);
-        this.put(node, marker.place);
-      };
-      const end = (e) => {
-        node.removeEventListener("pointermove", move);
-        node.removeEventListener("pointerup", end);
-        node.removeEventListener("pointercancel", end);
-        marker.dragging = false;
-        if (moved && e.type === "pointerup") this.on.drop(id, marker.place);
-        else if (moved) this.on.select(id);
-      };
-      node.addEventListener("pointermove", move);
-      node.addEventListener("pointerup", end);
-      node.addEventListener("pointercancel", end);
+      if (event.button === 0) this.#drag(marker, event);
     });
-    node.addEventListener("keydown", (event) => {
-      const step = stepOf(event);
-      if (step) {
-        event.preventDefault();
-        event.stopPropagation();
-        marker.place = this.clamp([marker.place[0] + step[0], marker.place[1] + step[1]]);
-        this.put(node, marker.place);
-        clearTimeout(marker.pending); // a held key is one correction
-        marker.pending = setTimeout(() => {
-          marker.pending = 0;
-          this.on.drop(id, marker.place);
-        }, 250);
-      } else if (event.key === "Delete" || event.key === "Backspace") {
-        event.preventDefault();
-        event.stopPropagation();
-        this.on.remove(id);
-      }
-    });
+    node.addEventListener("keydown", (event) => this.#pressKey(marker, event));
     return marker;
   }
 
-  /** The place that belongs to the one pointed at on the source; null hides it. */
-  point(place, kind = "") {
-    this.ghost.hidden = place === null;
-    if (place === null) return;
-    this.ghost.className = `ghost ${kind}`;
-    this.put(this.ghost, place);
+  #drag(marker, down) {
+    const { id, node } = marker;
+    down.preventDefault();
+    down.stopPropagation();
+    node.focus();
+    node.setPointerCapture(down.pointerId);
+    const start = this.positionOf(down);
+    const offset = [marker.position[0] - start[0], marker.position[1] - start[1]]; // else it would jump to the pointer
+    let moved = false;
+    const move = (event) => {
+      if (!moved && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) < MIN_DRAG_PX) return;
+      moved = marker.dragging = true;
+      const [x, y] = this.positionOf(event);
+      marker.position = this.clamp([x + offset[0], y + offset[1]]);
+      this.place(node, marker.position);
+    };
+    const end = (event) => {
+      node.removeEventListener("pointermove", move);
+      node.removeEventListener("pointerup", end);
+      node.removeEventListener("pointercancel", end);
+      marker.dragging = false;
+      if (moved && event.type === "pointerup") this.on.move(id, marker.position);
+      else if (moved) this.on.select(id);
+    };
+    node.addEventListener("pointermove", move);
+    node.addEventListener("pointerup", end);
+    node.addEventListener("pointercancel", end);
   }
 
-  /** A heat map {width, height, values: base64}, or null. */
-  heat(map) {
+  #pressKey(marker, event) {
+    const step = stepOf(event);
+    const deletes = event.key === "Delete" || event.key === "Backspace";
+    if (!step && !deletes) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (deletes) {
+      this.on.remove(marker.id);
+      return;
+    }
+    marker.position = this.clamp([marker.position[0] + step[0], marker.position[1] + step[1]]);
+    this.place(marker.node, marker.position);
+    clearTimeout(marker.pending); // a key held down is one move
+    marker.pending = setTimeout(() => {
+      marker.pending = 0;
+      this.on.move(marker.id, marker.position);
+    }, KEY_DELAY_MS);
+  }
+
+  /** Mark the position that matches the pointer's on the source; null hides the mark. */
+  showHover(position, kind = "") {
+    this.hoverMark.hidden = position === null;
+    if (position === null) return;
+    this.hoverMark.className = `hover-mark ${kind}`;
+    this.place(this.hoverMark, position);
+  }
+
+  /** Show a heat map {width, height, values: base64}; null hides it. */
+  showHeatmap(map) {
     this.canvas.hidden = map === null;
     if (map === null) return;
     const bytes = Uint8Array.from(atob(map.values), (c) => c.charCodeAt(0));
@@ -168,15 +171,15 @@ export class Stage {
     this.canvas.width = map.width;
     this.canvas.height = map.height;
     this.canvas.getContext("2d").putImageData(pixels, 0, 0);
-    // The first and the last cell's centres lie on the photo's borders: the picture of cells reaches half a cell beyond.
+    // The centres of the outermost cells lie on the photo's borders, so the image extends half a cell beyond them.
     const [w, h] = [map.width - 1, map.height - 1];
     Object.assign(this.canvas.style, {
       left: `${-50 / w}%`, width: `${100 + 100 / w}%`, top: `${-50 / h}%`, height: `${100 + 100 / h}%`,
     });
   }
 
-  /** A picture to lay over the photo, or null. */
-  overlay(url) {
+  /** Lay an image over the photo; null removes it. */
+  showOverlay(url) {
     if (this.warped.src.startsWith("blob:")) URL.revokeObjectURL(this.warped.src);
     this.warped.hidden = url === null;
     if (url !== null) this.warped.src = url;
@@ -184,11 +187,11 @@ export class Stage {
   }
 }
 
-/** Make a stage the one that is pointed at: hover, click, and a cursor for the keyboard. */
+/** Let the user point at a stage: hover, click, and a cursor for the keyboard. */
 export function makeSource(stage, { hover, leave, click }) {
   const { node } = stage;
   const cursor = element("span", { className: "cursor", hidden: true });
-  let place = [Math.round(stage.photo.width / 2), Math.round(stage.photo.height / 2)];
+  let position = [Math.round(stage.photo.width / 2), Math.round(stage.photo.height / 2)];
   node.append(cursor);
   node.tabIndex = 0;
   node.classList.add("pointable");
@@ -198,23 +201,23 @@ export function makeSource(stage, { hover, leave, click }) {
     `Source photo ${stage.photo.name}. Arrow keys move the cursor, Enter sets a point.`);
 
   const go = (to, { visible }) => {
-    place = to;
+    position = to;
     cursor.hidden = !visible;
-    stage.put(cursor, place);
-    hover(place);
+    stage.place(cursor, position);
+    hover(position);
   };
   node.addEventListener("pointermove", (event) => {
     if (event.target.closest(".marker")) return;
-    go(stage.placeOf(event), { visible: false });
+    go(stage.positionOf(event), { visible: false });
   });
   node.addEventListener("pointerleave", () => {
     if (!node.matches(":focus-visible")) leave();
   });
   node.addEventListener("click", (event) => {
-    if (!event.target.closest(".marker")) click(stage.placeOf(event));
+    if (!event.target.closest(".marker")) click(stage.positionOf(event));
   });
   node.addEventListener("focus", () => {
-    if (node.matches(":focus-visible")) go(place, { visible: true });
+    if (node.matches(":focus-visible")) go(position, { visible: true });
   });
   node.addEventListener("blur", () => {
     cursor.hidden = true;
@@ -225,10 +228,10 @@ export function makeSource(stage, { hover, leave, click }) {
     const step = stepOf(event);
     if (step) {
       event.preventDefault();
-      go(stage.clamp([place[0] + step[0], place[1] + step[1]]), { visible: true });
+      go(stage.clamp([position[0] + step[0], position[1] + step[1]]), { visible: true });
     } else if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      click(place);
+      click(position);
     }
   });
 }
