@@ -5,7 +5,6 @@ The colour of a pixel says where it was: red is x and green is y, both as parts 
 
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +18,7 @@ from PIL import Image
 
 from transformatcher.data.augment import Augmentation
 from transformatcher.data.coco_keypoints import AnnotatedObject
-from transformatcher.data.coco_pairs import CocoPairs, unique_objects
+from transformatcher.data.coco_pairs import CocoPairs, objects_of
 from transformatcher.data.loader import (
     BatchLoader,
     SampleDataset,
@@ -27,7 +26,6 @@ from transformatcher.data.loader import (
     WeightedPairs,
     _key,
     build_image_cache,
-    prefetch,
 )
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
@@ -265,42 +263,6 @@ class TestBatchLoader:
         assert len(build_image_cache([WeightedPairs([first, shared])], (8, 8), CPU).images) == 3
 
 
-class TestPrefetch:
-    def test_the_same_items_and_so_many_prefetch(self):
-        made: list[int] = []
-        enough = threading.Event()
-
-        def items():
-            for i in range(6):
-                made.append(i)
-                if len(made) == 3:
-                    enough.set()
-                yield i
-
-        stream = prefetch(items(), depth=2)
-        assert next(stream) == 0
-        assert enough.wait(5)  # two more are made while the first is in use
-        assert [0, *stream] == made == list(range(6))
-        assert list(prefetch([])) == []
-
-    def test_errors_arrive_at_their_place(self):
-        def items():
-            yield 1
-            raise ValueError("broken")
-
-        stream = prefetch(items())
-        assert next(stream) == 1
-        with pytest.raises(ValueError, match="broken"):
-            next(stream)
-
-    def test_leaving_early_ends_the_thread(self):
-        before = threading.active_count()
-        stream = prefetch(range(1, 100))
-        next(stream)
-        stream.close()
-        assert threading.active_count() == before
-
-
 @pytest.fixture
 def coco(tmp_path: Path) -> CocoPairs:
     """Four objects in as many images, all keypoints visible."""
@@ -335,10 +297,10 @@ def test_objects_of_pairs_come_once(tmp_path):
         replace(first, src_image=tmp_path / a, trg_image=tmp_path / b, src_bbox_px=box, trg_bbox_px=None)
         for a, b in (("a.png", "b.png"), ("b.png", "c.png"), ("c.png", "a.png"))
     ]
-    objects = unique_objects(pairs)
+    objects = objects_of(pairs)
     assert [item.image.stem for item in objects] == ["a", "b", "c"]
     assert objects[0].bbox_px is box
-    assert unique_objects([first]) == []  # pixels in memory have no file
+    assert objects_of([first]) == []  # pixels in memory have no file
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformatcher.inference.matcher import EncodedPhoto, MatchedPair
+from transformatcher.inference.matched_pair import EncodedPhoto, MatchedPair
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_study(study: Study, command: str, args: argparse.Namespace) -> None:
     from transformatcher.cli.output import STDERR, progress_bar
-    from transformatcher.inference.matcher import pick_device
+    from transformatcher.inference.device import pick_device
     from transformatcher.training.ablation import TABLE, run_study
     from transformatcher.viz.pictures import save_figure
     from transformatcher.viz.plots import plot_ablation

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.cli.output import STDERR
     from transformatcher.cli.tables import print_costs
     from transformatcher.evaluation.speed import benchmark, device_name, measure_ceilings
-    from transformatcher.inference.matcher import pick_device
+    from transformatcher.inference.device import pick_device
     from transformatcher.viz.pictures import save_figure
     from transformatcher.viz.plots import plot_costs
 

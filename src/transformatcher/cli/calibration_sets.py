@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from transformatcher.data.benchmarks import PckThreshold
+from transformatcher.evaluation.metrics import Kind
 from transformatcher.evaluation.predict import read_predictions
-from transformatcher.evaluation.scores import absent_points, labelled_points, published_threshold
-from transformatcher.inference.calibration import Calibration, fit_calibration, reliability, roc
-from transformatcher.inference.matcher import MATCH_THRESHOLD
+from transformatcher.evaluation.reliability import reliability, roc
+from transformatcher.evaluation.scores import PUBLISHED_KIND, absent_points, judged_points
+from transformatcher.inference.calibration import MATCH_THRESHOLD, Calibration, fit_calibration
 from transformatcher.run_folder import read_arguments
 
 Reliability = tuple[list[float], list[float], list[float], list[float]]  # promised, kept, false alarms, hits
@@ -22,9 +22,9 @@ Roc = tuple[list[float], list[float]]  # false alarms, hits
 class LabelledSet:
     """All predicted points of a set; what is "right" follows the benchmark's published threshold."""
 
-    pck_threshold: PckThreshold
+    kind: Kind
     peak: np.ndarray  # (n,) in 0…1
-    cycle_error: np.ndarray  # (n,) in [-1, 1]²
+    cycle_error: np.ndarray  # (n,) in grid cells
     right: np.ndarray  # (n,) bool
     absent: tuple[np.ndarray, np.ndarray]  # peak and cycle error of points that the target does not show
 
@@ -35,17 +35,17 @@ def read_sets(folders: Sequence[Path], alpha: float) -> dict[str, LabelledSet]:
     alike = len({folder.name for folder in folders}) < len(folders)
     sets = {}
     for folder in folders:
-        pck_threshold = published_threshold(read_arguments(folder).get("benchmark", ""))
+        kind = PUBLISHED_KIND.get(read_arguments(folder).get("benchmark", ""), "img")
         predictions = read_predictions(folder)
-        points = labelled_points(predictions, pck_threshold, alpha)
-        sets[str(folder) if alike else folder.name] = LabelledSet(pck_threshold, *points, absent_points(predictions))
+        points = judged_points(predictions, kind, alpha)
+        sets[str(folder) if alike else folder.name] = LabelledSet(kind, *points, absent_points(predictions))
     return sets
 
 
 def fit(points: LabelledSet, alpha: float, fitted_on: str) -> Calibration:
     """The calibration that fits these points best."""
     return fit_calibration(
-        points.peak, points.cycle_error, points.right, alpha=alpha, kind=points.pck_threshold, fitted_on=fitted_on
+        points.peak, points.cycle_error, points.right, alpha=alpha, kind=points.kind, fitted_on=fitted_on
     )
 
 
@@ -61,15 +61,15 @@ def evaluate_sets(
         bins, trade_off = reliability(confidence, right), roc(confidence, right)
         kept = confidence >= MATCH_THRESHOLD
         report[name] = {
-            "threshold": points.pck_threshold, "alpha": alpha,
-            "points": len(right), "right": round(100 * right.mean(), 1),
+            "threshold": points.kind, "alpha": alpha, "points": len(right), "right": round(100 * right.mean(), 1),
             "calibration_error": round(bins.error, 4), "auc": round(trade_off.area, 4),
             "auc_sharpness_alone": round(roc(points.peak, right).area, 4),
             "auc_consistency_alone": round(roc(-points.cycle_error, right).area, 4),
             "found": round(100 * kept.mean(), 1), "right_of_found": round(100 * right[kept].mean(), 1),
         }  # fmt: skip
         curves[name] = (
-            bins.promised.tolist(), bins.kept.tolist(), trade_off.false_alarms.tolist(), trade_off.hits.tolist(),
+            bins.confidence.tolist(), bins.accuracy.tolist(),
+            trade_off.false_positive_rate.tolist(), trade_off.true_positive_rate.tolist(),
         )  # fmt: skip
         lost = calibration(*points.absent)  # any match of a point that the target does not show is wrong
         report[name] |= {"absent": len(lost), "absent_found": None, "auc_with_absent": None}
@@ -79,5 +79,5 @@ def evaluate_sets(
                 "absent_found": round(100 * (lost >= MATCH_THRESHOLD).mean(), 1),
                 "auc_with_absent": round(both.area, 4),
             }
-            curves_with_absent[name] = both.false_alarms.tolist(), both.hits.tolist()
+            curves_with_absent[name] = both.false_positive_rate.tolist(), both.true_positive_rate.tolist()
     return report, curves, curves_with_absent

@@ -13,7 +13,7 @@ from transformatcher.cli.parser import examples
 from transformatcher.errors import InputError
 
 if TYPE_CHECKING:
-    from transformatcher.inference.matcher import MatchedPoints
+    from transformatcher.inference.matched_pair import MatchedPoints
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Match a photo with one or several others; print tables or JSON, draw pictures."""
-    from transformatcher.inference.matcher import to_pixels
+    from transformatcher.images import image_size
 
     named = read_points(args.keypoints) if args.keypoints is not None else {}
     points = list(named.values()) or None
@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--heatmap shows where a point of SOURCE might be on TARGET; name points with --keypoints")
     pictures = _pictures(args, len(points or []))
     set_threads(args.threads)
-    if len(args.trg) > 1:  # an unreadable one is found before anything is printed or written
+    if len(args.trg) > 1:  # a file that is no image is found before anything is printed or written
         for photo in args.trg:
-            to_pixels(photo)
+            image_size(Path(photo))
     matcher, description = load_matcher(args)
     found = matcher.match_many(args.src, args.trg, points, args.batch)
     report = []

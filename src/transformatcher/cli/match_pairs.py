@@ -16,7 +16,7 @@ from transformatcher.cli.model_args import BATCH, THREADS, add_model, add_run, l
 from transformatcher.cli.parser import examples, number
 
 if TYPE_CHECKING:
-    from transformatcher.inference.bulk.parquet_shards import Progress
+    from transformatcher.inference.bulk.parquet_shards import BulkProgress
 
 RESUME_HINT = "the same command continues where it stopped"
 EVERY = 10.0  # seconds between lines of progress
@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
     torchrun stops all processes as soon as one exits with 1. So only the process that finishes last does, for all.
     """
     from transformatcher.inference.bulk.pair_list import open_list
-    from transformatcher.inference.bulk.parquet_shards import WorkerShare, match_list, need_pyarrow
+    from transformatcher.inference.bulk.parquet_shards import WorkerShare, match_list, require_pyarrow
 
     out = named_folder(args.out)
-    need_pyarrow()
-    share = WorkerShare.of_environment()
+    require_pyarrow()
+    share = WorkerShare.from_environment()
     set_threads(args.threads)
     if args.device in ("auto", "cuda") and share.world > 1:
         args.device = own_device(args.device)
@@ -78,18 +78,18 @@ def run(args: argparse.Namespace) -> int:
     process = f"process {share.rank + 1} of {share.world}: " if share.world > 1 else ""
     _log(f"{process}{pairs.count} pairs in {pairs.path}, matched with {description} on {matcher.device}")
     summary = match_list(
-        matcher, pairs, out, share=share, batch=args.batch, threads=args.threads or 2, part=args.shard_size,
+        matcher, pairs, out, share=share, batch=args.batch, threads=args.threads or 2, shard_size=args.shard_size,
         cache_bytes=round(args.cache_gb * 2**30), track=_tracker(process),
     )  # fmt: skip
     if not summary.complete:
         _log(f"{process}its {summary.pairs} pairs are done ({summary.failed} failed); other processes still run")
         return 0
-    print(f"{pairs.count} pairs, {summary.all_failed} of them failed\nmatches: {out / 'part-*.parquet'}")
-    for fault in summary.faults:
-        print(f"failed: {fault}", file=sys.stderr)
-    if summary.all_failed > len(summary.faults):
-        print(f"… and {summary.all_failed - len(summary.faults)} more: column 'error'", file=sys.stderr)
-    return 1 if summary.all_failed else 0
+    print(f"{pairs.count} pairs, {summary.total_failed} of them failed\nmatches: {out / 'part-*.parquet'}")
+    for error in summary.errors:
+        print(f"failed: {error}", file=sys.stderr)
+    if summary.total_failed > len(summary.errors):
+        print(f"… and {summary.total_failed - len(summary.errors)} more: column 'error'", file=sys.stderr)
+    return 1 if summary.total_failed else 0
 
 
 def own_device(name: str) -> str:
@@ -101,11 +101,11 @@ def own_device(name: str) -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
-def _tracker(process: str) -> Callable[[Progress], None]:
+def _tracker(process: str) -> Callable[[BulkProgress], None]:
     """A function that logs the progress every ten seconds and at the end."""
     start = logged = time.monotonic()
 
-    def track(progress: Progress) -> None:
+    def track(progress: BulkProgress) -> None:
         nonlocal logged
         now = time.monotonic()
         if now - logged < EVERY and progress.done < progress.total:

@@ -4,7 +4,7 @@ import argparse
 
 from transformatcher.cli.model_args import add_model, add_run, load_matcher
 from transformatcher.cli.parser import examples, number
-from transformatcher.errors import InputError
+from transformatcher.errors import missing_package
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +49,7 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("transformatcher"):
             raise
-        raise InputError(
-            f"the page needs {error.name}, which is not installed: pip install 'transformatcher[serve]'"
-        ) from error
+        raise missing_package("the page", error.name or "fastapi", "serve") from error
     limits = Limits(upload_bytes=args.max_upload_mb * 1_000_000, pixels=args.max_pixels, sessions=args.max_sessions)
     matcher, description = load_matcher(args)
     print(f"matching with {description}", flush=True)

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Train what a config describes."""
     from transformatcher.cli.output import training_progress
     from transformatcher.config import read_run_config
-    from transformatcher.inference.matcher import pick_device
+    from transformatcher.inference.device import pick_device
     from transformatcher.training.distributed import init_distributed
     from transformatcher.training.trainer import BEST, train
 

@@ -3,11 +3,10 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Thread
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,9 +25,8 @@ from transformatcher.data.augment import (
 )
 from transformatcher.data.coco_pairs import CocoPairs, SelfPairs
 from transformatcher.data.image_cache import CacheDevice, ImageCache, OrientedImage, choose_cache_device
+from transformatcher.data.prefetch import prefetch
 from transformatcher.schema import ImagePair, ImageSource, PairBatch, Size
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ class BatchLoader:
             num_workers=min(self.workers, os.cpu_count() or 1),
             worker_init_fn=_init_worker,
         )
-        return prefetch(map(self.collate, loader))
+        return prefetch(self.collate, loader, ahead=2)
 
     def first(self) -> PairBatch:
         """The first batch of all; every other has its shapes."""
@@ -229,16 +227,6 @@ def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
-
-
-def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
-    """The same items; a thread computes the next ``depth`` of them while one is in use."""
-    iterator = iter(items)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = [pool.submit(next, iterator, None) for _ in range(depth)]
-        while (item := waiting.pop(0).result()) is not None:
-            waiting.append(pool.submit(next, iterator, None))
-            yield item
 
 
 def build_image_cache(

@@ -1,10 +1,9 @@
-"""Model and pairs → predicted keypoints in a file; scores.py computes PCK from it in any protocol."""
+"""Matcher and pairs → predictions on disk; scores.py reads them, so that another protocol costs only seconds."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,37 @@ import torch
 
 from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
+from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError
-from transformatcher.models.flow import cycle_error, swap_source_target
-from transformatcher.models.sampler import bilinear_sample
+from transformatcher.inference.readout import TwoWayFlow, read_points
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.run_folder import LineFile, Run, open_run_folder
 from transformatcher.schema import ImagePair, Size
 
 PREDICTIONS = "predictions.jsonl"
-LEVELS = ("easy", "medium", "hard")  # the levels of each factor of difficulty, 0 to 2
+LEVELS = ("easy", "medium", "hard")  # of difficulty
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted keypoints of one pair and all that scoring needs; coordinates are pixels of the original images.
-
-    Only keypoints that are visible in both images count, and those of the source that the target does not show.
-    """
+    """All that scoring needs to know of one pair: visible keypoints only, in pixels of the original images."""
 
     name: str
     category: str
-    src_size: list[int]  # (h, w)
+    src_size: list[int]
     trg_size: list[int]
-    kp_index: list[int]  # of each keypoint below, its index among those of the annotation
+    kp_index: list[int]  # which of the benchmark's keypoints these are
     src_kps: list[list[float]]
     trg_kps: list[list[float]]
     pred_kps: list[list[float]]
-    peak: list[float]  # probability of the best target cell at each keypoint
-    trg_bbox: list[float] | None  # x0, y0, x1, y1
-    difficulty: dict[str, int]  # factor → index into LEVELS
-    cycle_error: list[float] = field(default_factory=list)  # in [-1, 1]²: source → target → source
-    # Keypoints of the source that the target does not show: whatever is predicted for them is wrong.
+    peak: list[float]  # how sharp the match distribution is at each keypoint
+    trg_bbox: list[float] | None
+    difficulty: dict[str, int]
+    drift: list[float] = field(default_factory=list)  # how far from itself each keypoint arrives there and back
+    # The same of keypoints that the target does not show, so that whatever was found for them is wrong.
     absent_kps: list[list[float]] = field(default_factory=list)
     absent_peak: list[float] = field(default_factory=list)
-    absent_cycle_error: list[float] = field(default_factory=list)
+    absent_drift: list[float] = field(default_factory=list)
 
 
 def predict_to_disk(
@@ -67,17 +63,11 @@ def predict_to_disk(
     Args:
         model: in evaluation mode, on ``device``.
         pairs: with distinct names.
-        out: created if it does not exist. A folder with predictions of another ``run`` is an error.
-        run: the command and what the predictions depend on (model, weights, data), stored in ``out/run.json``.
-        image_size: (h, w) of the network's input.
-        device: where the model is.
-        batch: pairs at a time.
-        threads: that decode images.
-        overwrite: replace predictions of another run.
-        track: called with the number of pairs done and of all pairs.
-
-    Returns:
-        The file of predictions.
+        out: created if need be. A folder that holds predictions of another ``run`` is refused.
+        run: the command and what the predictions depend on (model, weights, data), kept in ``out/run.json``.
+        image_size, device, batch, threads: how to run.
+        overwrite: throw away what is there, whatever run it came from.
+        track: called with the numbers of pairs done and in all.
     """
     by_name = {pair.name: pair for pair in pairs}
 
@@ -106,7 +96,7 @@ def read_predictions(out: Path) -> list[Prediction]:
 
 
 def fingerprint(pairs: Iterable[ImagePair]) -> str:
-    """A short hash of all annotations of the pairs; images do not count."""
+    """A short hash of all that the pairs' annotations say."""
     digest = hashlib.sha256()
     for pair in pairs:
         flags = (pair.src_flip, pair.trg_flip, pair.orient)
@@ -117,45 +107,25 @@ def fingerprint(pairs: Iterable[ImagePair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _decoded_batches(pairs: Sequence[ImagePair], size: Size, batch: int, threads: int) -> Iterator[list[LoadedPair]]:
-    """Batches of decoded pairs; threads decode the next two while one is in use."""
-    chunks = (pairs[start : start + batch] for start in range(0, len(pairs), batch))
-    with ThreadPoolExecutor(threads) as pool:
-
-        def submit(most: int) -> list[list[Future[LoadedPair]]]:
-            return [[pool.submit(load_pair, pair, size) for pair in chunk] for chunk in islice(chunks, most)]
-
-        ahead = submit(2)
-        while ahead:
-            chunk = ahead.pop(0)
-            ahead += submit(1)
-            yield [future.result() for future in chunk]
-
-
 def _predict(
     model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, threads: int
 ) -> Iterator[Prediction]:
-    for loaded in _decoded_batches(pairs, size, batch, threads):
+    loaded_pairs = prefetch(partial(load_pair, size=size), pairs, ahead=2 * batch, threads=threads)
+    for loaded in batched(loaded_pairs, batch):
         yield from predict_batch(model, loaded, device)
 
 
 def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: torch.device) -> Iterator[Prediction]:
-    """Predict the keypoints of decoded pairs as one batch.
-
-    Args:
-        model: in evaluation mode, on ``device``.
-        loaded: decoded pairs, with images of the network's input size.
-        device: where the model is.
-    """
+    """Predict the keypoints of a few decoded pairs at once."""
     tensors = collate(loaded)
     absent_norm = stack_points([item.absent_px for item in loaded], [item.src_size for item in loaded])
     with torch.inference_mode():
         refined = model.refine(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
-        flow, src_kps = model.readout(refined), torch.cat([tensors.src_kps_norm, absent_norm], dim=1).to(device)
-        found = model.transfer(flow, src_kps)
-        cycle_errors = cycle_error(model.readout(swap_source_target(refined)), src_kps, found).double().cpu().numpy()
-        trg_norm = found.double().cpu().numpy()
-        peak = bilinear_sample(flow.peak[..., None], src_kps)[..., 0].double().cpu().numpy()
+        src_kps = torch.cat([tensors.src_kps_norm, absent_norm], dim=1).to(device)
+        matches = read_points(TwoWayFlow.of(model.readout, refined), src_kps, transfer=model.transfer)
+        trg_norm, peak, cycle_error = (
+            values.double().cpu().numpy() for values in (matches.trg_norm, matches.peak, matches.cycle_error)
+        )
     for row, item in enumerate(loaded):
         index = np.flatnonzero(item.pair.visible)
         absent = tensors.src_kps_norm.shape[1] + np.arange(len(item.absent_px))
@@ -169,10 +139,10 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
             trg_kps=item.trg_kps_px[index].round(4).tolist(),
             pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
             peak=peak[row, index].round(6).tolist(),
-            cycle_error=cycle_errors[row, index].round(6).tolist(),
+            drift=cycle_error[row, index].round(6).tolist(),
             absent_kps=item.absent_px.round(4).tolist(),
             absent_peak=peak[row, absent].round(6).tolist(),
-            absent_cycle_error=cycle_errors[row, absent].round(6).tolist(),
+            absent_drift=cycle_error[row, absent].round(6).tolist(),
             trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
             difficulty=dict(item.pair.difficulty),
         )
@@ -185,14 +155,14 @@ def _parse_prediction(data: Any) -> Prediction:
 
 
 def _check_prediction(prediction: Prediction) -> None:
-    """Raise ValueError or TypeError for a prediction that cannot be scored."""
+    """Raise where a line has all its keys and still says nothing that can be scored."""
     if not (isinstance(prediction.name, str) and isinstance(prediction.category, str)):
-        raise TypeError("its name and category are not strings")
+        raise TypeError("its name and category are not words")
     if not isinstance(prediction.difficulty, dict):
-        raise TypeError(f"difficulty {prediction.difficulty} is not a table of levels")
+        raise TypeError(f"{prediction.difficulty} are not levels of difficulty")
     points = [np.array(kps, dtype=np.float64) for kps in (prediction.trg_kps, prediction.pred_kps)]
     if not (points[0].shape == points[1].shape == (len(prediction.peak), 2) and points[0].size):
-        raise ValueError("trg_kps, pred_kps and peak are not of the same length, or not points [x, y]")
+        raise ValueError("true and predicted keypoints are not as many points [x, y] as there are peaks")
     if not all(np.isfinite(kps).all() for kps in points):
         raise ValueError("a keypoint is NaN or infinite")
     if len(prediction.trg_size) != 2 or not all(isinstance(side, int) and side > 0 for side in prediction.trg_size):
@@ -200,4 +170,4 @@ def _check_prediction(prediction: Prediction) -> None:
     if prediction.trg_bbox is not None and np.array(prediction.trg_bbox, dtype=np.float64).shape != (4,):
         raise ValueError(f"{prediction.trg_bbox} is not a box")
     if not all(isinstance(level, int) and 0 <= level < len(LEVELS) for level in prediction.difficulty.values()):
-        raise ValueError(f"difficulty {prediction.difficulty}: levels are 0 to {len(LEVELS) - 1}")
+        raise ValueError(f"{prediction.difficulty} are not levels of difficulty")

@@ -1,4 +1,4 @@
-"""How sharp a match is, and whether it finds back → the probability that it is right."""
+"""Peak and cycle error of a match → the probability that it is right."""
 
 import json
 import math
@@ -7,55 +7,80 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
 
+from transformatcher.coords import Array
 from transformatcher.errors import InputError
 from transformatcher.files import read_json, write_text
 
 CALIBRATION = "calibration.json"  # beside a checkpoint's weights
-MIN_CYCLE_ERROR = 0.02  # drifts below this, in [-1, 1]², are all alike: a fraction of a cell
+MATCH_THRESHOLD = 0.5  # a point whose match is more likely wrong than right counts as having no match
+MIN_PEAK = 1e-6  # smaller peaks and cycle errors are raised to these values before their logarithm is taken
+MIN_CYCLE_ERROR = 0.02  # in [-1, 1]²: a fraction of a cell, below which differences mean nothing
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """``confidence = σ(bias + sharpness · log peak + consistency · log drift)``.
+    """``confidence = σ(bias + sharpness · log peak + consistency · log cycle_error)``.
 
-    ``peak`` is the probability of the best target cell; ``drift`` how far from itself, in [-1, 1]², a point arrives
-    when it is carried to the target and back.
+    ``peak`` is the probability of the best target cell. ``cycle_error`` is the distance in [-1, 1]² between a source
+    point and its match taken back to the source.
+
+    Example:
+        >>> Calibration(bias=3.3, sharpness=2.3, consistency=-1.1)(np.array([0.4]), np.array([0.05])).round(2)
+        array([0.99])
     """
 
     bias: float
     sharpness: float
     consistency: float
-    alpha: float = 0.1  # right means: within this part of …
-    kind: str = "img"  # … this length (see metrics.py)
+    alpha: float = 0.1  # a match is right if its error is at most this part of …
+    kind: str = "img"  # … this length (see evaluation/metrics.py)
     fitted_on: str = ""
 
-    def __call__(self, peak: Float[np.ndarray, " n"], drift: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Sharpness and drift of matches → the probability of each to be right."""
-        score = _features(peak, drift) @ np.array([self.bias, self.sharpness, self.consistency])
-        return np.exp(-np.logaddexp(0, -score))  # the sigmoid, which overflows nowhere
+    def __call__(self, peak: Array, cycle_error: Array) -> Array:
+        """Peaks and cycle errors, tensors or arrays of one shape → the probability of each match to be right."""
+        if isinstance(peak, np.ndarray):
+            return self(torch.tensor(peak), torch.tensor(cycle_error)).numpy()
+        log_peak, log_error = _logarithms(peak, cycle_error)
+        return (float(self.bias) + float(self.sharpness) * log_peak + float(self.consistency) * log_error).sigmoid()
 
 
-def _features(peak: Float[np.ndarray, " n"], drift: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 3"]:
-    return np.stack([np.ones_like(peak), np.log(peak.clip(1e-6)), np.log(drift.clip(MIN_CYCLE_ERROR))], axis=1)
+def _logarithms(peak: Tensor, cycle_error: Tensor) -> tuple[Tensor, Tensor]:
+    return peak.clamp(min=MIN_PEAK).log(), cycle_error.clamp(min=MIN_CYCLE_ERROR).log()
+
+
+def is_match(confidence: Float[np.ndarray, " n"], calibration: Calibration | None) -> Bool[np.ndarray, " n"]:
+    """Which points have a match: those at least as likely right as wrong. Without a calibration, all of them."""
+    return confidence >= (-np.inf if calibration is None else MATCH_THRESHOLD)
 
 
 def fit_calibration(
     peak: Float[np.ndarray, " n"],
-    drift: Float[np.ndarray, " n"],
+    cycle_error: Float[np.ndarray, " n"],
     right: Bool[np.ndarray, " n"],
     *,
     alpha: float = 0.1,
     kind: str = "img",
     fitted_on: str = "",
 ) -> Calibration:
-    """Logistic regression: the calibration under which what happened was likeliest."""
+    """Logistic regression: the calibration that gives the observed matches the highest likelihood.
+
+    Args:
+        peak, cycle_error: of each match.
+        right: whether its error is at most ``alpha`` times the length that ``kind`` names.
+        alpha, kind: kept in the calibration.
+        fitted_on: a name of the data, kept in the calibration.
+    """
     if right.all() or not right.any():
         raise InputError(f"calibration needs right and wrong matches; all {len(right)} given are alike")
-    from scipy.optimize import minimize  # half a second, which those who only use a calibration need not wait
+    from scipy.optimize import minimize  # takes half a second, and only fitting needs it
 
-    x, sign = _features(peak, drift), np.where(right, 1.0, -1.0)
+    logarithms = _logarithms(torch.tensor(peak), torch.tensor(cycle_error))
+    x = np.stack([np.ones_like(peak), *(values.numpy() for values in logarithms)], axis=1)  # (n, 3)
+    sign = np.where(right, 1.0, -1.0)
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         margin = sign * (x @ weights)
@@ -67,13 +92,13 @@ def fit_calibration(
 
 
 def save_calibration(folder: Path, calibration: Calibration) -> Path:
-    """Put a calibration beside the weights it belongs to."""
+    """Write ``calibration.json`` into the folder of the checkpoint that it belongs to."""
     write_text(folder / CALIBRATION, json.dumps(asdict(calibration), indent=2) + "\n")
     return folder / CALIBRATION
 
 
 def load_calibration(folder: Path) -> Calibration | None:
-    """The calibration of a checkpoint folder, if it has one."""
+    """The calibration in a checkpoint folder; None if there is none."""
     path = folder / CALIBRATION
     if not path.is_file():
         return None
@@ -86,48 +111,3 @@ def load_calibration(folder: Path) -> Calibration | None:
     except (TypeError, OverflowError) as error:
         raise InputError(f"{path}: not a calibration ({error})") from error
     return calibration
-
-
-# ---------------------------------------------------------------- how good a confidence is
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Matches in bins of equal confidence: what was promised, and what came true."""
-
-    promised: Float[np.ndarray, " bins"]  # mean confidence
-    kept: Float[np.ndarray, " bins"]  # share that is right
-    counts: Float[np.ndarray, " bins"]
-    error: float  # mean distance of the two over all matches (ECE)
-
-
-def reliability(confidence: Float[np.ndarray, " n"], right: Bool[np.ndarray, " n"], bins: int = 10) -> Reliability:
-    """Confidence against the truth, in bins of equal width; empty ones are left out."""
-    bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
-    counts = np.bincount(bin_of, minlength=bins).astype(float)
-    filled = counts > 0
-    promised = np.bincount(bin_of, confidence, bins)[filled] / counts[filled]
-    kept = np.bincount(bin_of, right.astype(float), bins)[filled] / counts[filled]
-    counts = counts[filled]
-    return Reliability(promised, kept, counts, float((counts * abs(promised - kept)).sum() / counts.sum()))
-
-
-@dataclass(frozen=True)
-class Roc:
-    """Right matches kept (hits) against wrong ones kept (false alarms), from the strictest threshold to none."""
-
-    hits: Float[np.ndarray, " m"]
-    false_alarms: Float[np.ndarray, " m"]
-    area: float
-
-
-def roc(confidence: Float[np.ndarray, " n"], right: Bool[np.ndarray, " n"]) -> Roc:
-    """The trade-off of every threshold on confidence; matches of one confidence are kept or dropped together."""
-    if right.all() or not right.any():
-        raise InputError(f"a ROC needs right and wrong matches; all {len(right)} given are alike")
-    order = np.argsort(-confidence, kind="stable")
-    last_of_tie = np.append(np.diff(confidence[order]) != 0, True)
-    hits = np.concatenate([[0.0], np.cumsum(right[order])[last_of_tie] / right.sum()])
-    false_alarms = np.concatenate([[0.0], np.cumsum(~right[order])[last_of_tie] / (~right).sum()])
-    area = float((np.diff(false_alarms) * (hits[1:] + hits[:-1]) / 2).sum())
-    return Roc(hits, false_alarms, area)

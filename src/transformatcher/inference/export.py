@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib.resources import as_file, files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,17 +17,16 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from transformatcher import __version__
-from transformatcher.coords import grid_norm, norm_to_px
-from transformatcher.errors import InputError
+from transformatcher.coords import norm_to_px
+from transformatcher.errors import InputError, require_packages
 from transformatcher.files import atomic_write
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD, read_image, resize
-from transformatcher.inference.calibration import MIN_CYCLE_ERROR, Calibration
+from transformatcher.inference.calibration import Calibration
 from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.readout import TwoWayFlow, read_flow
 from transformatcher.models.backbones.resnet import ResNetFeatures
-from transformatcher.models.flow import cycle_error, swap_source_target
 from transformatcher.models.fused.inference import FoldedResNet
 from transformatcher.models.transformatcher import TransforMatcher
-from transformatcher.schema import Flow
 
 if TYPE_CHECKING:
     import onnx
@@ -72,19 +70,9 @@ class ExportWrapper(nn.Module):
         features = self.model.encode((pixels - self.pixel_mean) / self.pixel_deviation)
         b = src.shape[0]
         refined = self.model.refine([f[:b] for f in features], [f[b:] for f in features])
-        forth, back = self.model.readout(refined), self.model.readout(swap_source_target(refined))
-        return forth.trg_norm, self._confidence(forth, back)
-
-    def _confidence(self, forth: Flow, back: Flow) -> Float[Tensor, "b hs ws"]:
-        """As :class:`transformatcher.inference.calibration.Calibration`, for every cell."""
-        if self.calibration is None:
-            return forth.peak
-        b, h, w = forth.peak.shape
-        cells = grid_norm((h, w), like=forth.peak).flatten(0, 1).expand(b, -1, -1)
-        drifts = cycle_error(back, cells, forth.trg_norm.flatten(1, 2)).reshape(b, h, w)
-        weights = self.calibration
-        sharpness = weights.sharpness * forth.peak.clamp(min=1e-6).log()
-        return (weights.bias + sharpness + weights.consistency * drifts.clamp(min=MIN_CYCLE_ERROR).log()).sigmoid()
+        cells = read_flow(TwoWayFlow.of(self.model.readout, refined), self.calibration, precision=torch.float32)
+        flow = cells.flows.forward.trg_norm
+        return flow, cells.confidence.reshape(flow.shape[:3])
 
 
 # ---------------------------------------------------------------- writing
@@ -140,7 +128,7 @@ def export(matcher: Matcher, path: Path, precision: Precision = "float32") -> tu
     if format == "torch" and precision != "float32":
         raise InputError(f"precision {precision}: for ONNX files alone; a torch.export file is float32")
     if format == "onnx":
-        need_onnx()
+        require_onnx()
     program = traced(matcher)
     allowed = TOLERANCE[precision]
     found: list[Parity] = []
@@ -166,11 +154,9 @@ def format_of(path: Path) -> Format:
     return SUFFIXES[path.suffix.lower()]
 
 
-def need_onnx() -> None:
-    """Refuse where the optional packages are not installed."""
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        if find_spec(package) is None:
-            raise InputError(f"ONNX needs {package}, which is not installed: pip install 'transformatcher[export]'")
+def require_onnx() -> None:
+    """Raise an InputError where a package that ONNX files need is not installed."""
+    require_packages("an ONNX file", "onnx", "onnxscript", "onnxruntime", extra="export")
 
 
 def traced(matcher: Matcher) -> torch.export.ExportedProgram:

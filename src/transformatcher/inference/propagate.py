@@ -18,7 +18,10 @@ from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject, box_around, find_coco, load_coco_objects
 from transformatcher.errors import InputError
 from transformatcher.files import append_lines, complete_lines, read_json, write_text
-from transformatcher.inference.matcher import MATCH_THRESHOLD, EncodedPhoto, Matcher, check_points, to_pixels
+from transformatcher.inference.calibration import MATCH_THRESHOLD
+from transformatcher.inference.matched_pair import EncodedPhoto
+from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.photos import check_points, to_pixels
 from transformatcher.models.weights_io import hash_tensors
 from transformatcher.schema import Size
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, missing_package
 
 
 def looks_like_hub_id(name: str) -> bool:
@@ -32,7 +32,7 @@ def hub_folder(
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise InputError(f"{name}: to look there, pip install 'transformatcher[hub]'") from error
+        raise missing_package(f"reading {name}", "huggingface_hub", "hub") from error
     wanted = [*files, *optional]
     try:
         found = snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=not download)

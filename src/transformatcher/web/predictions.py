@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from transformatcher.errors import InputError
-from transformatcher.inference.matcher import MatchedPair, Matcher
+from transformatcher.inference.matched_pair import MatchedPair
+from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.propagate import vote_keypoints
 from transformatcher.schema import Size
 from transformatcher.viz.warp import thin_plate_warp

@@ -10,7 +10,9 @@ from jaxtyping import Float
 
 from transformatcher.coords import rescale_px
 from transformatcher.errors import InputError
-from transformatcher.inference.matcher import EncodedPhoto, MatchedPair, Matcher, check_points
+from transformatcher.inference.matched_pair import EncodedPhoto, MatchedPair
+from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.photos import check_points
 from transformatcher.schema import Size
 from transformatcher.web.errors import RequestError
 from transformatcher.web.uploads import Upload

@@ -139,7 +139,7 @@ class TestHub:
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-        with pytest.raises(InputError, match=r"no such checkpoint here; .* pip install 'transformatcher\[hub\]'"):
+        with pytest.raises(InputError, match=r"no such checkpoint here; .* pip install huggingface_hub"):
             Matcher.from_pretrained("runs/mine")
 
     @pytest.mark.usefixtures("cache")

@@ -1,1 +1,1 @@
-"""A long list of pairs → matches in Parquet files: `parts.py` is the place to start reading."""
+"""A long list of pairs → matches in Parquet files. Start reading at ``parquet_shards.py``."""

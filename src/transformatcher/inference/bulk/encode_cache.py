@@ -1,8 +1,7 @@
-"""Listed pairs → matches: each image looked at once, batches of pairs, faults told and passed over."""
+"""Listed pairs → matches: every image encoded once, pairs matched in batches, errors recorded pair by pair."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,48 +10,50 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from transformatcher.coords import grid_norm, norm_to_px
+from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import point_array, stack_points
+from transformatcher.data.prefetch import Prefetcher, batched
 from transformatcher.errors import InputError
 from transformatcher.images import to_tensor
-from transformatcher.inference.bulk.pair_list import ListedPair, PairList
-from transformatcher.inference.matcher import MATCH_THRESHOLD, Matcher, check_points, to_pixels
-from transformatcher.models.flow import cycle_error, swap_source_target
-from transformatcher.models.sampler import bilinear_sample
-from transformatcher.models.transformatcher import TransforMatcher
-from transformatcher.schema import Flow, Size
+from transformatcher.inference.bulk.pair_list import ListedPair
+from transformatcher.inference.calibration import is_match
+from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.photos import check_points, to_pixels
+from transformatcher.inference.readout import PointMatches, TwoWayFlow, read_grid, read_points
+from transformatcher.schema import Size
 
-MAX_ERROR_LENGTH = 500  # characters of an error that are kept
+MAX_ERROR_LENGTH = 500  # characters of an error message that are stored
+BATCHES_AHEAD = 2  # whose images are decoded while one batch is matched
 
 
-# ---------------------------------------------------------------- images, each looked at once
+# ---------------------------------------------------------------- images, each encoded once
 
 
 @dataclass(frozen=True)
 class NetworkInput:
-    """An image as the network takes it."""
+    """A decoded image, resized and normalised for the network."""
 
     pixels: Float[Tensor, "3 h w"]
-    size: Size  # of the original
+    size: Size  # of the original image
 
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """An image's features, or why there are none."""
+    """The features of an image, or the reason why there are none."""
 
-    size: Size = (0, 0)
-    features: tuple[Tensor, ...] = ()  # (1, c, h, w) each
-    fault: str = ""
+    size: Size = (0, 0)  # of the original image
+    features: tuple[Tensor, ...] = ()  # (1, c, h, w) of each layer
+    error: str = ""
 
     @property
     def bytes(self) -> int:
-        """What keeping it costs, nearly."""
-        return 1000 + len(self.fault) + sum(f.numel() * f.element_size() for f in self.features)
+        """Approximate size in memory."""
+        return 1000 + len(self.error) + sum(f.numel() * f.element_size() for f in self.features)
 
 
 @dataclass
 class FeatureCache:
-    """The features of the images used last, up to so many bytes."""
+    """The features of the most recently used images, up to ``limit`` bytes."""
 
     limit: int
     kept: OrderedDict[str, CachedFeatures] = field(default_factory=OrderedDict)
@@ -60,22 +61,22 @@ class FeatureCache:
     encoded: int = 0  # images whose features were computed
 
     def get(self, name: str) -> CachedFeatures | None:
-        """What is kept of an image, which now counts as just used."""
+        """The entry of an image, which now counts as the most recently used; None if there is none."""
         if name in self.kept:
             self.kept.move_to_end(name)
         return self.kept.get(name)
 
-    def put(self, name: str, seen: CachedFeatures) -> None:
-        """Keep it, and let go of those that were used longest ago."""
-        self.kept[name] = seen
-        self.bytes += seen.bytes
+    def put(self, name: str, entry: CachedFeatures) -> None:
+        """Add an entry and remove the least recently used ones until the limit is met."""
+        self.kept[name] = entry
+        self.bytes += entry.bytes
         while self.bytes > self.limit and len(self.kept) > 1:
             _, old = self.kept.popitem(last=False)
             self.bytes -= old.bytes
 
 
-def _decode(path: Path, size: Size) -> NetworkInput | str:
-    """An image, or what is wrong with it: one bad file among millions must not end the work."""
+def decode(path: Path, size: Size) -> NetworkInput | str:
+    """An image as the network takes it, or an error message: one bad file among millions must not end the run."""
     try:
         pixels = to_pixels(path)
         return NetworkInput(to_tensor(pixels, size), (pixels.shape[0], pixels.shape[1]))
@@ -84,37 +85,41 @@ def _decode(path: Path, size: Size) -> NetworkInput | str:
 
 
 class Encoder:
-    """Names of images → their features; threads decode what comes next while the network is busy."""
+    """Names of images → their features; threads decode the images of the next batches while the network works.
 
-    def __init__(self, matcher: Matcher, pairs: PairList, cache: FeatureCache, pool: ThreadPoolExecutor) -> None:
-        self.matcher, self.list, self.cache, self.pool = matcher, pairs, cache, pool
-        self.coming: dict[str, Future[NetworkInput | str]] = {}
+    Args:
+        matcher: whose model computes the features.
+        cache: of features.
+        decoded: names of images → their pixels, or an error message; see :func:`decode`.
+    """
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Begin to decode those that are not there."""
+    def __init__(self, matcher: Matcher, cache: FeatureCache, decoded: Prefetcher[str, NetworkInput | str]) -> None:
+        self.matcher, self.cache, self.decoded = matcher, cache, decoded
+
+    def prefetch(self, names: Iterable[str]) -> None:
+        """Start to decode the images whose features are not in the cache."""
         for name in names:
-            if name not in self.cache.kept and name not in self.coming:
-                path = self.list.image(name)
-                self.coming[name] = self.pool.submit(_decode, path, self.matcher.config.image_size)
+            if name not in self.cache.kept:
+                self.decoded.start(name, name)
 
-    def see(self, names: Sequence[str]) -> dict[str, CachedFeatures]:
-        """All of them, those that are new in one go through the network."""
-        found = {name: seen for name in names if (seen := self.cache.get(name)) is not None}
-        new = [name for name in dict.fromkeys(names) if name not in found]
-        self.expect(new)
-        decoded = {name: self.coming.pop(name).result() for name in new}
-        good = {name: image for name, image in decoded.items() if isinstance(image, NetworkInput)}
-        if good:
-            images = torch.stack([image.pixels for image in good.values()]).to(self.matcher.device)
-            features = self.matcher.model.encode(images)
-            for row, (name, image) in enumerate(good.items()):
-                # A copy: a view would keep the features of all.
-                found[name] = CachedFeatures(image.size, tuple(f[row : row + 1].clone() for f in features))
-            self.cache.encoded += len(good)
-        found |= {name: CachedFeatures(fault=fault) for name, fault in decoded.items() if isinstance(fault, str)}
+    def encode(self, names: Sequence[str]) -> dict[str, CachedFeatures]:
+        """The features of all images; those that are not in the cache go through the network in one batch."""
+        entries = {name: entry for name in names if (entry := self.cache.get(name)) is not None}
+        new = [name for name in dict.fromkeys(names) if name not in entries]
+        self.prefetch(new)
+        decoded = {name: self.decoded.take(name) for name in new}
+        images = {name: image for name, image in decoded.items() if isinstance(image, NetworkInput)}
+        if images:
+            pixels = torch.stack([image.pixels for image in images.values()]).to(self.matcher.device)
+            features = self.matcher.model.encode(pixels)
+            for row, (name, image) in enumerate(images.items()):
+                # A copy, because a view would keep the features of the whole batch in memory.
+                entries[name] = CachedFeatures(image.size, tuple(f[row : row + 1].clone() for f in features))
+            self.cache.encoded += len(images)
+        entries |= {name: CachedFeatures(error=error) for name, error in decoded.items() if isinstance(error, str)}
         for name in new:
-            self.cache.put(name, found[name])
-        return found
+            self.cache.put(name, entries[name])
+        return entries
 
 
 # ---------------------------------------------------------------- matching
@@ -122,91 +127,97 @@ class Encoder:
 
 @dataclass(frozen=True)
 class PairMatches:
-    """What was found for one pair: a row of the file for each point, in pixels of the originals."""
+    """The matches of one pair, in pixels of the original images; a row of the file for each point."""
 
     pair: ListedPair
     src_px: Float[np.ndarray, "n 2"] = field(default_factory=lambda: np.zeros((0, 2)))
     trg_px: Float[np.ndarray, "n 2"] = field(default_factory=lambda: np.zeros((0, 2)))
     confidence: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
     is_match: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    fault: str = ""
+    error: str = ""
 
 
-def match_part(encoder: Encoder, pairs: Sequence[ListedPair], batch: int) -> Iterator[list[PairMatches]]:
-    """Match pairs in batches, those of one source together; what is wrong with one is told, and the others go on."""
-    first = {pair.src: place for place, pair in reversed(list(enumerate(pairs)))}
-    order = sorted(pairs, key=lambda pair: first[pair.src])  # stable: in the list's own order otherwise
-    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+@dataclass(frozen=True)
+class _CheckedPair:
+    """A pair whose images can be read and whose points lie inside the source."""
+
+    pair: ListedPair
+    src: CachedFeatures
+    trg: CachedFeatures
+    points: Float[np.ndarray, "n 2"] | None  # in pixels of the source; None for the cells of the grid
+
+
+def match_shard(encoder: Encoder, pairs: Sequence[ListedPair], batch: int) -> Iterator[list[PairMatches]]:
+    """Match pairs in batches, those of one source together. A pair that cannot be matched gets an error message."""
+    first = {pair.src: number for number, pair in reversed(list(enumerate(pairs)))}
+    order = sorted(pairs, key=lambda pair: first[pair.src])  # stable: otherwise in the order of the list
+    batches = list(batched(order, batch))
     for number, chunk in enumerate(batches):
-        for ahead in batches[number : number + 3]:
-            encoder.expect(name for pair in ahead if not pair.fault for name in (pair.src, pair.trg))
+        for upcoming in batches[number : number + 1 + BATCHES_AHEAD]:
+            encoder.prefetch(_images(upcoming))
         yield _match_batch(encoder, chunk)
+
+
+def _images(pairs: Iterable[ListedPair]) -> list[str]:
+    return [name for pair in pairs if not pair.error for name in (pair.src, pair.trg)]
 
 
 @torch.inference_mode()
 def _match_batch(encoder: Encoder, pairs: Sequence[ListedPair]) -> list[PairMatches]:
-    model, calibration = encoder.matcher.model, encoder.matcher.calibration
-    seen = encoder.see([name for pair in pairs if not pair.fault for name in (pair.src, pair.trg)])
-    found: list[PairMatches] = []
-    good: list[tuple[ListedPair, Float[np.ndarray, "n 2"] | None]] = []
+    features = encoder.encode(_images(pairs))
+    results: list[PairMatches] = []
+    checked: list[_CheckedPair] = []
     for pair in pairs:
         try:
-            good.append((pair, _checked(pair, seen)))
+            checked.append(_check(pair, features))
         except InputError as error:
-            found.append(PairMatches(pair, fault=str(error)[:MAX_ERROR_LENGTH]))
-    if not good:
-        return found
-    src, trg = ([seen[getattr(pair, side)] for pair, _ in good] for side in ("src", "trg"))
-    refined = model.refine(_stacked(src), _stacked(trg))
-    forth, back = model.readout(refined), model.readout(swap_source_target(refined))
-    grid: Size = (refined.shape[1], refined.shape[2])
-    cells = grid_norm(grid, like=refined).flatten(0, 1).double().cpu().numpy()
-    sizes = [image.size for image in src]
-    points = [norm_to_px(cells, size) if own is None else own for (_, own), size in zip(good, sizes, strict=True)]
-    src_norm = stack_points(points, sizes).to(refined.device)
-    trg_norm = _carried(model, forth, src_norm, [own is not None for _, own in good])
-    drifts = cycle_error(back, src_norm, trg_norm).double().cpu().numpy()
-    peaks = bilinear_sample(forth.peak[..., None], src_norm)[..., 0].double().cpu().numpy()
-    ends = trg_norm.double().cpu().numpy()
-    for row, (pair, own) in enumerate(good):
-        n = len(points[row])
-        kept = drifts[row, :n] < (np.inf if own is not None else 2 / (max(grid) - 1))  # back within a cell of itself
-        confidence = peaks[row, :n][kept]
-        if calibration is not None:
-            confidence = calibration(confidence, drifts[row, :n][kept])
-        found.append(
-            PairMatches(
-                pair,
-                src_px=points[row][kept],
-                trg_px=norm_to_px(ends[row, :n][kept], trg[row].size),
-                confidence=confidence,
-                is_match=confidence >= (MATCH_THRESHOLD if calibration is not None else -np.inf),
-            )
+            results.append(PairMatches(pair, error=str(error)[:MAX_ERROR_LENGTH]))
+    if not checked:
+        return results
+    model, calibration = encoder.matcher.model, encoder.matcher.calibration
+    src, trg = _stack([item.src for item in checked]), _stack([item.trg for item in checked])
+    flows = TwoWayFlow.of(model.readout, model.refine(src, trg))
+    if rows := [row for row, item in enumerate(checked) if item.points is None]:
+        cells = read_grid(flows.rows(rows), calibration)
+        kept = [flags.cpu().numpy() for flags in cells.cycle_consistent]
+        results += _in_pixels([checked[row] for row in rows], cells, kept)
+    if rows := [row for row, item in enumerate(checked) if item.points is not None]:
+        points = [item.points for item in checked if item.points is not None]
+        src_norm = stack_points(points, [checked[row].src.size for row in rows]).to(flows.refined.device)
+        matches = read_points(flows.rows(rows), src_norm, calibration, transfer=model.transfer)
+        own = [np.arange(src_norm.shape[1]) < len(one) for one in points]  # the others fill up the batch
+        results += _in_pixels([checked[row] for row in rows], matches, own)
+    return results
+
+
+def _in_pixels(
+    pairs: Sequence[_CheckedPair], matches: PointMatches, kept: Sequence[Bool[np.ndarray, " n"]]
+) -> list[PairMatches]:
+    """The ``kept`` points of each pair of a batch."""
+    src_norm, trg_norm = (points.double().cpu().numpy() for points in (matches.src_norm, matches.trg_norm))
+    confidence = matches.confidence.cpu().numpy()
+    return [
+        PairMatches(
+            item.pair,
+            src_px=norm_to_px(src_norm[row, keep], item.src.size) if item.points is None else item.points,
+            trg_px=norm_to_px(trg_norm[row, keep], item.trg.size),
+            confidence=confidence[row, keep],
+            is_match=is_match(confidence[row, keep], matches.calibration),
         )
-    return found
+        for row, (item, keep) in enumerate(zip(pairs, kept, strict=True))
+    ]
 
 
-def _carried(
-    model: TransforMatcher, flow: Flow, src_norm: Float[Tensor, "b n 2"], named: Sequence[bool]
-) -> Float[Tensor, "b n 2"]:
-    """Points that a list names are carried by the model's own sampler; cells of the grid, as in predictor.py, not."""
-    if all(named):
-        return model.transfer(flow, src_norm)
-    cells = bilinear_sample(flow.trg_norm, src_norm)
-    if not any(named):
-        return cells
-    return torch.where(torch.tensor(named, device=cells.device)[:, None, None], model.transfer(flow, src_norm), cells)
+def _check(pair: ListedPair, features: Mapping[str, CachedFeatures]) -> _CheckedPair:
+    """The pair with its features and points; an InputError if any of them cannot be used."""
+    error = pair.error or features[pair.src].error or features[pair.trg].error
+    if error:
+        raise InputError(error)
+    src, points = features[pair.src], None
+    if pair.keypoints is not None:
+        points = check_points(point_array(pair.keypoints, "keypoints"), src.size, "keypoints")
+    return _CheckedPair(pair, src, features[pair.trg], points)
 
 
-def _checked(pair: ListedPair, seen: Mapping[str, CachedFeatures]) -> Float[np.ndarray, "n 2"] | None:
-    """The pair's own points, if it has any; an error if there is anything wrong with it."""
-    fault = pair.fault or seen[pair.src].fault or seen[pair.trg].fault
-    if fault:
-        raise InputError(fault)
-    if pair.keypoints is None:
-        return None
-    return check_points(point_array(pair.keypoints, "keypoints"), seen[pair.src].size, "keypoints")
-
-
-def _stacked(images: Sequence[CachedFeatures]) -> list[Tensor]:
+def _stack(images: Sequence[CachedFeatures]) -> list[Tensor]:
     return [torch.cat(layer) for layer in zip(*(image.features for image in images), strict=True)]

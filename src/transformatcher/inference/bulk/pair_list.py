@@ -14,50 +14,55 @@ from transformatcher.files import parse_json
 
 @dataclass(frozen=True)
 class ListedPair:
-    """One line of the list. What is wrong with it is found when its turn comes."""
+    """One line of the list. Images and keypoints are checked when the pair is matched."""
 
     index: int  # from 0, in the whole list
     src: str
     trg: str
-    keypoints: Any = None  # [[x, y], …] in pixels of the source; None or []: the cells that find back to themselves
-    fault: str = ""
+    keypoints: Any = None  # [[x, y], …] in pixels of the source; None or []: the cycle-consistent cells of the grid
+    error: str = ""  # what is wrong with the line itself
 
 
 @dataclass(frozen=True)
 class PairList:
-    """A .csv file (columns src, trg and, if need be, keypoints as 'x,y;x,y') or a .jsonl file with those keys.
+    """A .csv file with the columns src, trg and (optional) keypoints as 'x,y;x,y', or a .jsonl file with those keys.
 
-    Relative names of images start at the list's own folder. Never more than a part of it is in memory.
+    Relative names of images start at the list's own folder. The file is streamed, one shard of pairs at a time.
     """
 
     path: Path
     count: int
-    digest: str  # of its bytes
+    digest: str  # a short hash of its bytes
 
-    def parts(self, starts: Iterable[int], length: int) -> Iterator[tuple[int, list[ListedPair]]]:
-        """The parts that begin at ``starts``, which rise, in one pass over the file."""
-        lines, place = _lines(self.path), 0
+    def shards(self, starts: Iterable[int], length: int) -> Iterator[tuple[int, list[ListedPair]]]:
+        """The shards of ``length`` pairs that begin at ``starts`` (ascending), in one pass over the file."""
+        lines, position = _read_pairs(self.path), 0
         for start in starts:
-            part = list(islice(lines, start - place, start - place + length))
-            place = start + len(part)
-            yield start, part
+            shard = list(islice(lines, start - position, start - position + length))
+            position = start + len(shard)
+            yield start, shard
 
     def image(self, name: str) -> Path:
-        """Where an image of the list is."""
+        """The file of an image that the list names."""
         return self.path.parent / name
 
 
 def open_list(path: Path) -> PairList:
-    """Count the pairs of a list, in one pass."""
+    """Count the pairs of a list and hash its bytes, in one pass.
+
+    Example:
+        >>> open_list(Path("pairs.csv")).count
+    """
     digest, count = hashlib.sha256(), 0
-    for count, _ in enumerate(_lines(path, digest.update), 1):  # noqa: B007
+    for count, _ in enumerate(_read_pairs(path, digest.update), 1):  # noqa: B007
         pass
     if not count:
-        raise InputError(f"{path}: holds no pair at all")
+        raise InputError(f"{path}: lists no pairs")
     return PairList(path, count, digest.hexdigest()[:16])
 
 
-def _lines(path: Path, see: Callable[[bytes], None] = lambda _: None) -> Iterator[ListedPair]:
+def _read_pairs(path: Path, inspect: Callable[[bytes], None] = lambda _: None) -> Iterator[ListedPair]:
+    """The pairs of a list; ``inspect`` is called with the bytes of every line."""
     if path.suffix.lower() not in (".csv", ".jsonl"):
         raise InputError(f"{path}: a list of pairs is a .csv file (columns src, trg, keypoints) or a .jsonl file")
     if not path.is_file():
@@ -66,13 +71,13 @@ def _lines(path: Path, see: Callable[[bytes], None] = lambda _: None) -> Iterato
     def text() -> Iterator[str]:
         with path.open("rb") as file:
             for number, line in enumerate(file):
-                see(line)
+                inspect(line)
                 yield line.decode("utf-8-sig" if number == 0 else "utf-8", errors="replace")
 
-    yield from _jsonl(text()) if path.suffix.lower() == ".jsonl" else _csv(text(), path)
+    yield from _read_jsonl(text()) if path.suffix.lower() == ".jsonl" else _read_csv(text(), path)
 
 
-def _csv(lines: Iterator[str], path: Path) -> Iterator[ListedPair]:
+def _read_csv(lines: Iterator[str], path: Path) -> Iterator[ListedPair]:
     try:
         reader = csv.DictReader(lines, skipinitialspace=True)
         missing = [name for name in ("src", "trg") if name not in (reader.fieldnames or [])]
@@ -80,30 +85,30 @@ def _csv(lines: Iterator[str], path: Path) -> Iterator[ListedPair]:
             given = ", ".join(reader.fieldnames or []) or "nothing"
             raise InputError(f"{path}: no column {' and no column '.join(missing)}; the first line names {given}")
         for index, row in enumerate(reader):
-            yield _pair(index, row)
+            yield _parse_pair(index, row)
     except csv.Error as error:
-        raise InputError(f"{path}: not a .csv file that can be read ({error})") from error
+        raise InputError(f"{path}: not a valid .csv file ({error})") from error
 
 
-def _jsonl(lines: Iterator[str]) -> Iterator[ListedPair]:
+def _read_jsonl(lines: Iterator[str]) -> Iterator[ListedPair]:
     for index, line in enumerate(line for line in lines if line.strip()):
         try:
             row = parse_json(line)
             if not isinstance(row, dict):
                 raise TypeError(f"expected an object, found {type(row).__name__}")
         except (ValueError, TypeError, RecursionError) as error:
-            yield ListedPair(index, "", "", fault=f"not a line of JSON that names src and trg ({error})")
+            yield ListedPair(index, "", "", error=f"not a line of JSON that names src and trg ({error})")
         else:
-            yield _pair(index, row)
+            yield _parse_pair(index, row)
 
 
-def _pair(index: int, row: Mapping[str | None, Any]) -> ListedPair:
+def _parse_pair(index: int, row: Mapping[str | None, Any]) -> ListedPair:
     src, trg, keypoints = row.get("src"), row.get("trg"), row.get("keypoints")
     if not (isinstance(src, str) and isinstance(trg, str) and src and trg):
-        return ListedPair(index, str(src or ""), str(trg or ""), fault="src and trg must be names of images")
+        return ListedPair(index, str(src or ""), str(trg or ""), error="src and trg must be names of images")
     if isinstance(keypoints, str):
         try:
             keypoints = [[float(n) for n in point.split(",")] for point in keypoints.split(";") if point.strip()]
         except ValueError as error:
-            return ListedPair(index, src, trg, fault=f"keypoints must be 'x,y;x,y' ({error})")
+            return ListedPair(index, src, trg, error=f"keypoints must be 'x,y;x,y' ({error})")
     return ListedPair(index, src, trg, keypoints or None)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformatcher.coords import norm_to_px
 from transformatcher.errors import InputError
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
-from transformatcher.inference.matcher import Matcher, match_confidence
-from transformatcher.models.flow import cycle_consistent_cells, swap_source_target
+from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.readout import TwoWayFlow, read_grid
 from transformatcher.schema import Size
 
 
@@ -50,17 +50,15 @@ class KorniaMatcher(nn.Module):
         if len(image0) != len(image1):
             raise InputError(f"image0 and image1 must be as many, got {len(image0)} and {len(image1)}")
         src, trg = (_prepared(image, self.config.image_size) for image in (image0, image1))
-        refined = self.model.refine(*self.model.encode_pair(src, trg))
-        forth, back = self.model.readout(refined), self.model.readout(swap_source_target(refined))
-        src_norm, trg_norm, stays = cycle_consistent_cells(forth, back, (refined.shape[1], refined.shape[2]))
-        confidence = match_confidence(forth, back, src_norm, trg_norm, self.calibration)
-        kept = stays & (confidence >= self.threshold)
-        trg_norm = trg_norm.clamp(-1, 1)  # an expectation leaves the image by rounding alone
+        flows = TwoWayFlow.of(self.model.readout, self.model.refine(*self.model.encode_pair(src, trg)))
+        cells = read_grid(flows, self.calibration)
+        kept = cells.cycle_consistent & (cells.confidence >= self.threshold)
+        trg_norm = cells.trg_norm.clamp(-1, 1)  # an expectation leaves the image only by rounding
         dtype = image0.dtype
         return {
-            "keypoints0": norm_to_px(src_norm[kept], (image0.shape[2], image0.shape[3])).to(dtype),
+            "keypoints0": norm_to_px(cells.src_norm[kept], (image0.shape[2], image0.shape[3])).to(dtype),
             "keypoints1": norm_to_px(trg_norm[kept], (image1.shape[2], image1.shape[3])).to(dtype),
-            "confidence": confidence[kept].to(dtype),
+            "confidence": cells.confidence[kept].to(dtype),
             "batch_indexes": kept.nonzero()[:, 0],
         }
 

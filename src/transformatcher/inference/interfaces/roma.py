@@ -5,7 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from transformatcher.coords import norm_to_px
-from transformatcher.inference.matcher import MatchedPair, Matcher, Photo
+from transformatcher.inference.matched_pair import MatchedPair
+from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.photos import PhotoLike
 from transformatcher.schema import Size
 
 
@@ -25,7 +27,7 @@ class RomaMatcher:
         self.symmetric = symmetric
 
     @torch.inference_mode()
-    def match(self, im_a: Photo, im_b: Photo) -> tuple[Float[Tensor, "h w 4"], Float[Tensor, "h w"]]:
+    def match(self, im_a: PhotoLike, im_b: PhotoLike) -> tuple[Float[Tensor, "h w 4"], Float[Tensor, "h w"]]:
         """Where every place of A lies on B, and the other way round.
 
         Returns:

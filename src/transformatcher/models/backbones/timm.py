@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, missing_package
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
 from transformatcher.models.correlation import finest_grid
 from transformatcher.models.hub import hub_folder
@@ -137,7 +137,7 @@ def import_timm(name: str) -> ModuleType:
     try:
         import timm
     except ImportError as error:
-        raise InputError(f"backbone timm:{name} needs the package timm: pip install 'transformatcher[timm]'") from error
+        raise missing_package(f"backbone timm:{name}", "timm", "timm") from error
     return timm
 
 

@@ -1,91 +1,25 @@
-import csv
+"""The files: what match says, each pair exactly once, and folders of other runs refused."""
+
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from conftest import write_image
+from helpers.bulk import all_rows, names, pairs_of, write_csv
 
 from transformatcher.cli.main import main
-from transformatcher.config import model_config
 from transformatcher.errors import InputError
-from transformatcher.inference.bulk import encode_cache as matching
-from transformatcher.inference.bulk import parquet_shards as parts
-from transformatcher.inference.bulk.encode_cache import CachedFeatures, FeatureCache
 from transformatcher.inference.bulk.pair_list import open_list
-from transformatcher.inference.bulk.parquet_shards import Progress, WorkerShare, match_list
-from transformatcher.inference.calibration import Calibration, save_calibration
-from transformatcher.inference.checkpoint import save_checkpoint
+from transformatcher.inference.bulk.parquet_shards import WorkerShare, match_list
 from transformatcher.inference.matcher import Matcher
-from transformatcher.models.build import build_matcher
 
 pq = pytest.importorskip("pyarrow.parquet")
-SMALL = {
-    "backbone": "resnet50", "stages": [1], "image_size": [32, 48], "depth": 1, "raw_gain": 200, "sigma": 2.5,
-    "gaussian": "probabilities", "sampler": "bilinear",
-}  # fmt: skip
 COLUMNS = ["pair", "src", "trg", "x0", "y0", "x1", "y1", "confidence", "is_match", "error"]
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory) -> Path:
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("weights")
-    config = model_config(SMALL)
-    save_checkpoint(folder, build_matcher(config), config)
-    save_calibration(folder, Calibration(bias=1.0, sharpness=0.5, consistency=-1.0))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def small(weights: Path) -> Matcher:
-    return Matcher.from_pretrained(weights, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    """Six photos, one of them no photo at all."""
-    folder = tmp_path_factory.mktemp("photos")
-    for seed in range(5):
-        write_image(folder / f"{seed}.png", (30 + seed, 40 + 2 * seed), seed)
-    (folder / "bad.jpg").write_bytes(b"no photo")
-    return folder
-
-
-def write_csv(
-    path: Path, rows: list[tuple[object, ...]], header: tuple[str, ...] = ("src", "trg", "keypoints")
-) -> Path:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
-
-
-def all_rows(out: Path) -> list[dict[str, object]]:
-    return [row for path in sorted(out.glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-
-def names(photos: Path) -> list[str]:
-    return [str(photos / f"{seed}.png") for seed in range(5)]
-
-
-def pairs_of(out: Path) -> list[int]:
-    """The pairs of all parts, each as often as it is there."""
-    found = []
-    for path in sorted(out.glob("part-*.parquet")):
-        table = pq.read_table(path, columns=["pair"])
-        found += sorted(set(table["pair"].to_pylist()))
-        assert int(pq.read_schema(path).metadata[b"pairs"]) == len(set(table["pair"].to_pylist()))
-    return found
-
-
-# ---------------------------------------------------------------- results
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -154,42 +88,6 @@ def test_what_is_bad_never_stops_the_rest(weights: Path, photos: Path, tmp_path:
     assert "11 pairs, 9 of them failed" in capsys.readouterr().out
 
 
-def test_bad_lines_of_json(small: Matcher, photos: Path, tmp_path: Path):
-    a, b, *_ = names(photos)
-    lines = [
-        "{",
-        '{"src": "\\ud800.png", "trg": "a.png"}',
-        "[1]",
-        json.dumps({"src": 1, "trg": b}),
-        json.dumps({"src": a, "trg": b, "keypoints": {"x": 1}}),
-    ]
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("\n".join([*lines, json.dumps({"src": a, "trg": b, "keypoints": [[1, 1]]})]))
-    summary = match_list(small, open_list(path), tmp_path / "out")
-    assert (summary.pairs, summary.failed, summary.complete, summary.all_failed) == (6, 5, True, 5)
-    assert [fault.split(":")[0] for fault in summary.faults] == [f"pair {index}" for index in range(5)]
-
-
-def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Path, tmp_path: Path, monkeypatch):
-    a, b, *_ = names(photos)
-    monkeypatch.setattr(matching, "cycle_error", lambda _back, src, _trg: torch.full(src.shape[:2], 2.0))
-    match_list(small, open_list(write_csv(tmp_path / "pairs.csv", [(a, b, "")])), tmp_path / "out")
-    (row,) = all_rows(tmp_path / "out")
-    assert row == {
-        "pair": 0, "src": a, "trg": b, "x0": None, "y0": None, "x1": None, "y1": None, "confidence": None,
-        "is_match": False, "error": None,
-    }  # fmt: skip
-
-
-def test_names_start_at_the_list(small: Matcher, photos: Path, tmp_path: Path):
-    path = write_csv(photos / "pairs.csv", [("0.png", "1.png", "1,1")])
-    assert match_list(small, open_list(path), tmp_path / "out").failed == 0
-    path.unlink()
-
-
-# ---------------------------------------------------------------- exactly once
-
-
 def start(weights: Path, path: Path, out: Path, rank: int, world: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "transformatcher", "match-pairs", str(path), "--out", str(out)]
     options = ["--weights", str(weights), "--device", "cpu", "--shard-size", "2", "--threads", "1", "--batch", "1"]
@@ -232,9 +130,9 @@ def test_another_number_of_processes_goes_on(world: int, small: Matcher, photos:
     images = names(photos)
     rows = [(images[i % 5], images[(i + 1) % 5], "5,5") for i in range(11)]
     pairs, out = open_list(write_csv(tmp_path / "pairs.csv", rows)), tmp_path / "out"
-    assert not match_list(small, pairs, out, share=WorkerShare(1, 2), part=2).complete
+    assert not match_list(small, pairs, out, share=WorkerShare(1, 2), shard_size=2).complete
     assert pairs_of(out) == [6, 7, 8, 9, 10]
-    last = [match_list(small, pairs, out, share=WorkerShare(rank, world), part=2) for rank in range(world)][-1]
+    last = [match_list(small, pairs, out, share=WorkerShare(rank, world), shard_size=2) for rank in range(world)][-1]
     assert last.complete
     assert pairs_of(out) == list(range(11))
     assert [i for rank in range(world) for i in WorkerShare(rank, world).of(range(11))] == list(range(11))
@@ -254,93 +152,23 @@ def test_torchrun_ends_when_all_is_done(weights: Path, photos: Path, tmp_path: P
     assert pairs_of(out) == list(range(41))
 
 
-# ---------------------------------------------------------------- memory and order
-
-
-def test_each_image_is_looked_at_once(small: Matcher, photos: Path, tmp_path: Path):
-    images = names(photos)
-    rows = [(src, trg, "") for trg in images for src in images]  # sources in the worst order
-    pairs = open_list(write_csv(tmp_path / "pairs.csv", rows))
-    seen: list[Progress] = []
-    match_list(small, pairs, tmp_path / "once", part=5, batch=2, track=seen.append)
-    assert seen[-1] == Progress(done=25, total=25, matched=25, encoded=5, failed=0)
-    match_list(small, pairs, tmp_path / "again", part=5, batch=2, cache_bytes=1, track=seen.append)
-    assert seen[-1].encoded > 5
-    for one, other in zip(all_rows(tmp_path / "once"), all_rows(tmp_path / "again"), strict=True):
-        assert one["pair"] == other["pair"]
-        np.testing.assert_allclose(one["x1"], other["x1"], atol=0.02)
-    match_list(small, pairs, tmp_path / "grouped", part=25, batch=1, cache_bytes=700_000, track=seen.append)
-    assert seen[-1].encoded <= 25  # room for two: a source stays while its own pairs last
-
-
-def test_what_was_used_last_is_kept():
-    def seen() -> CachedFeatures:
-        return CachedFeatures((1, 1), (torch.zeros(1000),))  # 5,000 bytes in all
-
-    cache = FeatureCache(15_000)
-    for name in "abc":
-        cache.put(name, seen())
-    assert cache.get("a") is not None
-    cache.put("d", seen())
-    assert list(cache.kept) == ["c", "a", "d"]
-    assert cache.get("b") is None
-    assert cache.bytes == 15_000
-
-
-def test_a_long_list_is_never_in_memory(tmp_path: Path):
-    path = tmp_path / "pairs.csv"
-    with path.open("w") as file:
-        file.write("src,trg\n")
-        file.writelines(f"folder/image-{i}.jpg,folder/image-{i + 1}.jpg\n" for i in range(20_000))
-    tracemalloc.start()
-    pairs = open_list(path)
-    parts = dict(pairs.parts([2_000, 19_990], 100))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert pairs.count == 20_000
-    assert parts[2_000][0].src == "folder/image-2000.jpg"
-    assert [len(part) for part in parts.values()] == [100, 10]
-    assert peak < 1_000_000
-
-
-# ---------------------------------------------------------------- refusals
-
-
 def test_a_folder_of_another_run_is_refused(small: Matcher, photos: Path, tmp_path: Path):
     a, b, *_ = names(photos)
     pairs, out = open_list(write_csv(tmp_path / "pairs.csv", [(a, b, "")])), tmp_path / "out"
     match_list(small, pairs, out)
     other = open_list(write_csv(tmp_path / "other.csv", [(b, a, "")]))
-    with pytest.raises(InputError, match=r"results of another run \(its list differ"):
+    with pytest.raises(InputError, match=r"holds another run, which differs in list \("):
         match_list(small, other, out)
-    with pytest.raises(InputError, match="its part differ"):
-        match_list(small, pairs, out, part=7)
+    with pytest.raises(InputError, match="differs in shard_size \\(1000 there, 7 here\\)"):
+        match_list(small, pairs, out, shard_size=7)
     (out / "_run.json").unlink()
-    with pytest.raises(InputError, match=r"holds parts, but no _run\.json"):
+    with pytest.raises(InputError, match=r"holds results, but no valid _run\.json"):
         match_list(small, pairs, out)
     (tmp_path / "strange").mkdir()
     match_list(small, pairs, tmp_path / "strange")
     (tmp_path / "strange" / "part-0.parquet").write_bytes(b"garbage")
-    with pytest.raises(InputError, match=r"part-0\.parquet: no part that was written here"):
+    with pytest.raises(InputError, match=r"part-0\.parquet: not a file that match-pairs wrote"):
         match_list(small, pairs, tmp_path / "strange")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("pairs.csv", "source,target\na,b\n", "no column src and no column trg; the first line names source, target"),
-        ("pairs.csv", "", "the first line names nothing"),
-        ("pairs.csv", "src,trg\n", "holds no pair at all"),
-        ("pairs.csv", "src,trg\n" + '"' + 200_000 * "x", "not a .csv file that can be read"),
-        ("pairs.txt", "a b", "is a .csv file .* or a .jsonl file"),
-        ("pairs.jsonl", None, "no such list of pairs"),
-    ],
-)
-def test_bad_lists(name: str, text: str | None, message: str, tmp_path: Path):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=message):
-        open_list(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -366,10 +194,10 @@ def test_a_bad_environment(rank: str, world: str, message: str, monkeypatch):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(InputError, match=message):
-        WorkerShare.of_environment()
+        WorkerShare.from_environment()
 
 
 def test_without_pyarrow(monkeypatch, tmp_path: Path, capsys):
-    monkeypatch.setattr(parts, "find_spec", lambda _: None)
+    monkeypatch.setattr("transformatcher.errors.find_spec", lambda _: None)
     assert main(["match-pairs", "pairs.csv", "--out", str(tmp_path)]) == 2
-    assert "pip install 'transformatcher[bulk]'" in capsys.readouterr().err
+    assert "needs the package pyarrow: pip install pyarrow (part of the extra 'bulk')" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""A photo in any form → its RGB pixels; points given by a user → a checked array."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from transformatcher.data.pairs import point_array
+from transformatcher.errors import InputError
+from transformatcher.images import read_image, to_rgb
+from transformatcher.schema import Size
+
+PhotoLike = str | Path | Image.Image | np.ndarray | Tensor
+PointList = Sequence[Sequence[float | int]] | np.ndarray
+
+MIN_SIDE = 4  # pixels
+
+
+def to_pixels(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
+    """A photo in any form → RGB pixels (h, w, 3).
+
+    Args:
+        photo: a path; a PIL image; a uint8 array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4); or a tensor (3, h, w) or
+            (1, h, w), uint8 or floats in [0, 1]. Both sides must have at least ``MIN_SIDE`` pixels.
+
+    Example:
+        >>> to_pixels(np.zeros((20, 30), dtype=np.uint8)).shape
+        (20, 30, 3)
+    """
+    pixels = _decode(photo)
+    h, w = pixels.shape[:2]
+    if min(h, w) < MIN_SIDE:
+        name = photo if isinstance(photo, str | Path) else "image"
+        raise InputError(f"{name}: {w} × {h} pixels; a photo to be matched has at least {MIN_SIDE} × {MIN_SIDE}")
+    return pixels
+
+
+def _decode(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
+    if isinstance(photo, Image.Image):
+        return np.array(to_rgb(photo))
+    if isinstance(photo, Tensor):
+        return _decode_array(_tensor_to_array(photo))
+    if isinstance(photo, np.ndarray):
+        return _decode_array(photo)
+    return read_image(Path(photo))
+
+
+def _tensor_to_array(photo: Tensor) -> UInt8[np.ndarray, "h w c"]:
+    if photo.dim() != 3 or photo.shape[0] not in (1, 3):
+        raise InputError(f"image tensor: expected 3 × h × w (or 1 × h × w), got {tuple(photo.shape)}")
+    if photo.is_floating_point():
+        if not (photo.min() >= 0 and photo.max() <= 1):
+            raise InputError("image tensor: floating-point values must lie in [0, 1], before any normalisation")
+        photo = (photo * 255).round()
+    return photo.to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+
+
+def _decode_array(photo: np.ndarray) -> UInt8[np.ndarray, "_ _ 3"]:
+    channels = photo.shape[2] if photo.ndim == 3 else 1
+    if photo.dtype != np.uint8 or photo.ndim not in (2, 3) or channels not in (1, 3, 4):
+        raise InputError(f"image array: expected uint8 of h × w, h × w × 3 or 4, got {photo.dtype} {photo.shape}")
+    return np.array(to_rgb(Image.fromarray(photo[..., 0] if channels == 1 and photo.ndim == 3 else photo)))
+
+
+def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, "n 2"]:
+    """Points (x, y) as an array, or an error that names the first that is not finite or not inside the image.
+
+    Args:
+        points: in pixels; the borders count as inside.
+        size: (h, w) of the image.
+        what: the points' name in an error message.
+    """
+    array = point_array(points, what)
+    h, w = size
+    for index, (x, y) in enumerate(array):
+        if not (0 <= x <= w and 0 <= y <= h):
+            raise InputError(f"{what}: point {index + 1}, ({x:g}, {y:g}), lies outside the image of {w} × {h} pixels")
+    return array

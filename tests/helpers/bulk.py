@@ -1,0 +1,34 @@
+"""Lists of pairs, and what match-pairs wrote for them."""
+
+import csv
+from pathlib import Path
+
+
+def write_csv(
+    path: Path, rows: list[tuple[object, ...]], header: tuple[str, ...] = ("src", "trg", "keypoints")
+) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def all_rows(out: Path) -> list[dict[str, object]]:
+    import pyarrow.parquet as pq
+
+    return [row for path in sorted(out.glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def names(photos: Path) -> list[str]:
+    return [str(photos / f"{seed}.png") for seed in range(5)]
+
+
+def pairs_of(out: Path) -> list[int]:
+    """The pairs of all parts, each as often as it is there."""
+    import pyarrow.parquet as pq
+
+    found = []
+    for path in sorted(out.glob("part-*.parquet")):
+        table = pq.read_table(path, columns=["pair"])
+        found += sorted(set(table["pair"].to_pylist()))
+        assert int(pq.read_schema(path).metadata[b"pairs"]) == len(set(table["pair"].to_pylist()))
+    return found
