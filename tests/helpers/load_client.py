@@ -58,8 +58,7 @@ class Server:
 @contextmanager
 def start_server(stderr: Path, connections: int, pixels: int, upload_grace_s: float) -> Iterator[Server]:
     """Start small_server.py; it must live until the end."""
-    # With the threshold, glibc returns freed memory at once; else the test could not tell it from a leak.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(8 * MB)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     limits = {"--connections": connections, "--pixels": pixels, "--upload-grace": upload_grace_s}
     options = [str(word) for option in limits.items() for word in option]
     command = [sys.executable, "-u", str(Path(__file__).with_name("small_server.py")), *options]
