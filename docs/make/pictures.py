@@ -17,7 +17,7 @@ from PIL import Image
 from transformatcher import Matcher
 from transformatcher.coords import rescale_px
 from transformatcher.evaluation.metrics import (
-    KINDS,
+    PCK_THRESHOLDS,
     correct_points,
     pck_per_pair,
     pck_per_point,
@@ -63,7 +63,7 @@ def thresholds(photo: np.ndarray, found: np.ndarray) -> Figure:
     """The same six predictions under the four kinds of threshold, the length that counts drawn in yellow."""
     figure = Figure(figsize=(8, 8.7), dpi=100, layout="constrained")
     size = photo.shape[0], photo.shape[1]
-    for axis, kind in zip(np.ravel(figure.subplots(2, 2)), KINDS, strict=True):
+    for axis, kind in zip(np.ravel(figure.subplots(2, 2)), PCK_THRESHOLDS, strict=True):
         length = reference_length(kind, size=size, kps=TRUTH, bbox=HEAD)
         assert length is not None
         right = correct_points(point_errors(found, TRUTH), length, ALPHA)

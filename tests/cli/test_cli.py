@@ -14,9 +14,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from transformatcher.cli.main import main
-from transformatcher.cli.model_args import BACKBONES, BENCHMARKS
+from transformatcher.cli.model_args import BACKBONES
 from transformatcher.config import RESNETS, model_config
-from transformatcher.data.benchmarks import BENCHMARKS as REAL_BENCHMARKS
 from transformatcher.data.coco_keypoints import load_coco_objects
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.inference.checkpoint import save_checkpoint
@@ -433,9 +432,9 @@ class TestCalibrate:
                 "name": str(pair), "category": "cat", "src_size": [100, 100], "trg_size": [100, 100],
                 "kp_index": list(range(10)), "src_kps": [[1.0, 1.0]] * 10, "trg_kps": [[50.0, 50.0]] * 10,
                 "pred_kps": [[50.0, 50.0] if good else [90.0, 90.0] for good in right], "peak": peak.tolist(),
-                "trg_bbox": None, "difficulty": {}, "drift": [0.1] * 10,
+                "trg_bbox": None, "difficulty": {}, "cycle_error": [0.1] * 10,
             })  # fmt: skip
-        lines[0] |= {"absent_kps": [[1.0, 1.0]] * 4, "absent_peak": [0.01] * 4, "absent_drift": [2.0] * 4}
+        lines[0] |= {"absent_kps": [[1.0, 1.0]] * 4, "absent_peak": [0.01] * 4, "absent_cycle_error": [2.0] * 4}
         (folder / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
 
@@ -551,7 +550,6 @@ def test_what_the_system_refuses_is_one_sentence(spair_root: Path, raw, capsys, 
 
 
 def test_names_that_the_parser_repeats_are_the_real_ones():
-    assert BENCHMARKS == REAL_BENCHMARKS
     assert RESNETS == BACKBONES
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from transformatcher.data.augment import Augmentation
 from transformatcher.data.coco_keypoints import AnnotatedObject
-from transformatcher.data.coco_pairs import CocoPairs, objects_of
+from transformatcher.data.coco_pairs import CocoPairs, unique_objects
 from transformatcher.data.loader import (
     BatchLoader,
     SampleDataset,
@@ -297,10 +297,10 @@ def test_objects_of_pairs_come_once(tmp_path):
         replace(first, src_image=tmp_path / a, trg_image=tmp_path / b, src_bbox_px=box, trg_bbox_px=None)
         for a, b in (("a.png", "b.png"), ("b.png", "c.png"), ("c.png", "a.png"))
     ]
-    objects = objects_of(pairs)
+    objects = unique_objects(pairs)
     assert [item.image.stem for item in objects] == ["a", "b", "c"]
     assert objects[0].bbox_px is box
-    assert objects_of([first]) == []  # pixels in memory have no file
+    assert unique_objects([first]) == []  # pixels in memory have no file
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

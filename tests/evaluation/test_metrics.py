@@ -17,7 +17,7 @@ KPS = np.array([[30.0, 40.0], [90.0, 60.0], [50.0, 120.0]])
 
 
 @pytest.mark.parametrize(
-    ("kind", "length"),
+    ("pck_threshold", "length"),
     [
         ("img", 320.0),
         ("bbox", 110.0),  # 25 … 135 is longer than 20 … 100
@@ -25,9 +25,9 @@ KPS = np.array([[30.0, 40.0], [90.0, 60.0], [50.0, 120.0]])
         ("bbox-padded", 122.0),  # 120 - (-2)
     ],
 )
-def test_reference_lengths(kind, length):
+def test_reference_lengths(pck_threshold, length):
     box = np.array([20.0, 25.0, 100.0, 135.0])
-    assert reference_length(kind, size=(240, 320), kps=KPS, bbox=box) == length
+    assert reference_length(pck_threshold, size=(240, 320), kps=KPS, bbox=box) == length
 
 
 def test_no_box_no_bbox_threshold():

@@ -12,17 +12,17 @@ from torch import nn
 from transformatcher.coords import grid_norm
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluation.metrics import KINDS
+from transformatcher.evaluation.metrics import PCK_THRESHOLDS
 from transformatcher.evaluation.predict import Prediction, fingerprint, predict_to_disk, read_predictions
 from transformatcher.evaluation.scores import (
     PUBLISHED_FRAME,
     absent_points,
-    headline,
     pair_scores,
     parse_alphas,
     parse_frame,
-    remarks,
+    primary_metric,
     score,
+    score_warnings,
     scores_name,
     tolerance_px,
 )
@@ -91,12 +91,12 @@ class TestPredictions:
             without, with_absent = (read_predictions(tmp_path / f"{name}-{batch}") for name in ("without", "with"))
             assert [len(one.absent_kps) for one in with_absent] == [3, 0]
             assert with_absent[0].absent_peak == [1, 1, 1]
-            assert with_absent[0].absent_drift == pytest.approx([0, 0, 0], abs=1e-5)
+            assert with_absent[0].absent_cycle_error == pytest.approx([0, 0, 0], abs=1e-5)
             for old, new in zip(without, with_absent, strict=True):  # PCK knows nothing of them
-                assert replace(new, absent_kps=[], absent_peak=[], absent_drift=[]) == old
+                assert replace(new, absent_kps=[], absent_peak=[], absent_cycle_error=[]) == old
             assert score(without) == score(with_absent)
-            peak, drift = absent_points(with_absent)
-            assert (len(peak), len(drift)) == (3, 3)
+            peak, cycle_error = absent_points(with_absent)
+            assert (len(peak), len(cycle_error)) == (3, 3)
         assert fingerprint(pairs) != fingerprint(hidden)
 
     def test_files_of_an_older_version(self, tmp_path: Path):
@@ -170,26 +170,26 @@ class TestScores:
         assert resized["pck"]["bbox"]["0.1"]["per_pair"] == 100
         assert resized["pck"]["bbox-kp"]["0.1"]["per_pair"] == 75
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_pairs_alone_have_the_mean_of_all(self, kind):
+    @pytest.mark.parametrize("pck_threshold", PCK_THRESHOLDS)
+    def test_pairs_alone_have_the_mean_of_all(self, pck_threshold):
         pairs = [prediction(str(error), error=error) for error in (0.0, 9.0, 11.0, 11.0, 30.0)]
         for frame in (None, PUBLISHED_FRAME):
             for alpha in (0.05, 0.1):
-                alone = pair_scores(pairs, kind, alpha, frame)
+                alone = pair_scores(pairs, pck_threshold, alpha, frame)
                 assert set(alone.tolist()) <= {50.0, 100.0}
-                table = score(pairs, frame=frame, alphas=[alpha])["pck"][kind][f"{alpha:g}"]
+                table = score(pairs, frame=frame, alphas=[alpha])["pck"][pck_threshold][f"{alpha:g}"]
                 assert alone.mean() == pytest.approx(table["per_pair"], abs=1e-3)
         # 200 · 0.05 = 10
         assert pair_scores(pairs, "img", 0.05, None).tolist() == [100, 100, 50, 50, 50]
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("pck_threshold", PCK_THRESHOLDS)
     @pytest.mark.parametrize("frame", [None, PUBLISHED_FRAME])
-    def test_tolerance_is_where_right_ends(self, kind, frame):
-        x, y = tolerance_px(prediction(), kind, 0.1, frame)
+    def test_tolerance_is_where_right_ends(self, pck_threshold, frame):
+        x, y = tolerance_px(prediction(), pck_threshold, 0.1, frame)
         for shift in ([x, 0.0], [0.0, y], [0.6 * x, 0.8 * y]):
             for share, right in ((0.999, 100), (1.001, 50)):
                 moved = prediction(pred_kps=[[20.0, 20.0], [120.0 + share * shift[0], 60.0 + share * shift[1]]])
-                assert pair_scores([moved], kind, 0.1, frame) == [right]
+                assert pair_scores([moved], pck_threshold, 0.1, frame) == [right]
 
     def test_a_pair_without_a_box_is_named(self):
         with pytest.raises(InputError, match="pair b has no object box, which the threshold 'bbox' needs"):
@@ -215,13 +215,13 @@ class TestScores:
     def test_kind_without_boxes_is_left_out_and_said(self):
         pairs = [prediction("a"), prediction("b", trg_bbox=None)]
         assert list(score(pairs)["pck"]) == ["img", "bbox-kp", "bbox-padded"]
-        assert remarks(pairs, Path("nowhere")) == ["no bbox threshold: 1 of 2 pairs have no object box"]
-        assert remarks(pairs[:1], Path("nowhere")) == []
+        assert score_warnings(pairs, Path("nowhere")) == ["no bbox threshold: 1 of 2 pairs have no object box"]
+        assert score_warnings(pairs[:1], Path("nowhere")) == []
 
     def test_unfinished_runs_and_points_outside_are_said(self, tmp_path: Path):
         write_run(tmp_path, Run("eval", {"n_pairs": 9}))
         outside = prediction("a", trg_kps=[[20.0, 20.0], [120.0, 260.0]])
-        unfinished, stray = remarks([outside], tmp_path)
+        unfinished, stray = score_warnings([outside], tmp_path)
         assert unfinished == "unfinished: 1 of 9 pairs are predicted so far"
         assert stray.startswith("1 true keypoints lie outside")
 
@@ -249,12 +249,12 @@ class TestScores:
     def test_headline(self, tmp_path: Path):
         scores = score([prediction("a", trg_bbox=None)])
         write_run(tmp_path, Run("eval", {"benchmark": "pfwillow"}))
-        assert headline(scores, tmp_path) == ("bbox-kp", "0.1")
-        assert headline(scores, tmp_path / "nowhere") == ("img", "0.1")
+        assert primary_metric(scores, tmp_path) == ("bbox-kp", "0.1")
+        assert primary_metric(scores, tmp_path / "nowhere") == ("img", "0.1")
         (tmp_path / "run.json").write_text("{")  # damaged
-        assert headline(scores, tmp_path) == ("img", "0.1")
+        assert primary_metric(scores, tmp_path) == ("img", "0.1")
         with pytest.raises(InputError, match="choose one of img, bbox-kp, bbox-padded"):
-            headline(scores, tmp_path, "bbox")
+            primary_metric(scores, tmp_path, "bbox")
 
     def test_options(self):
         assert parse_frame("original") is None

@@ -52,7 +52,7 @@ def prediction(name: str, error_px: float, category: str = "cat", **changes: obj
         "peak": [0.5, 0.5],
         "trg_bbox": [10.0, 10.0, 50.0, 50.0],
         "difficulty": {"viewpoint": 0, "scale": 1, "truncation": 2, "occlusion": 0},
-        "drift": [0.1, 0.1],
+        "cycle_error": [0.1, 0.1],
     }
     return Prediction(**{**fields, **changes})
 

@@ -15,7 +15,6 @@ from PIL import Image
 from transformatcher import __version__
 from transformatcher.cli.main import main
 from transformatcher.config import model_config
-from transformatcher.data.pairs import subsample_evenly
 from transformatcher.errors import InputError
 from transformatcher.inference import export as exporting
 from transformatcher.inference.calibration import Calibration, save_calibration
@@ -260,11 +259,6 @@ def test_without_the_packages(weights: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("transformatcher.errors.find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(InputError, match=r"an ONNX file needs the package onnxscript: pip install onnxscript"):
         export(Matcher.from_pretrained(weights, device="cpu"), tmp_path / "model.onnx")
-
-
-def test_subsample_evenly():
-    assert subsample_evenly(range(10), 4) == [0, 3, 6, 9]
-    assert subsample_evenly(range(3), 4) == subsample_evenly(range(3), None) == [0, 1, 2]
 
 
 @pytest.mark.slow

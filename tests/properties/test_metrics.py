@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from transformatcher.evaluation.metrics import (
-    KINDS,
+    PCK_THRESHOLDS,
     bootstrap_ci95,
     bootstrap_weights,
     correct_points,
@@ -62,11 +62,11 @@ def test_distances_do_not_care_where_nor_in_which_unit(found, true, right, down,
 def test_reference_lengths_grow_with_the_picture(kps, power, shift):
     factor = 2.0**power
     box = np.array([10.0, 20.0, 90.0, 240.0])
-    for kind in ("img", "bbox", "bbox-kp"):
-        length = reference_length(kind, size=(320, 480), kps=kps, bbox=box)
+    for pck_threshold in ("img", "bbox", "bbox-kp"):
+        length = reference_length(pck_threshold, size=(320, 480), kps=kps, bbox=box)
         assert length is not None
         size = (int(320 * factor), int(480 * factor))
-        assert reference_length(kind, size=size, kps=kps * factor, bbox=box * factor) == length * factor
+        assert reference_length(pck_threshold, size=size, kps=kps * factor, bbox=box * factor) == length * factor
     tight = reference_length("bbox-kp", size=(1, 1), kps=kps, bbox=None)
     assert reference_length("bbox-kp", size=(1, 1), kps=kps + shift, bbox=None) == tight
     padded = reference_length("bbox-padded", size=(1, 1), kps=kps, bbox=None)
@@ -91,7 +91,7 @@ def test_means_lie_between_and_the_order_of_pairs_is_nobodys_business(correct, r
 def test_scores_in_the_published_frame_do_not_depend_on_the_size_of_the_file(pairs, power):
     small = score([prediction(i, true, found) for i, (true, found) in enumerate(pairs)])
     large = score([prediction(i, true, found, scale=2.0**power) for i, (true, found) in enumerate(pairs)])
-    assert large["pck"].keys() == small["pck"].keys() == set(KINDS)
+    assert large["pck"].keys() == small["pck"].keys() == set(PCK_THRESHOLDS)
     assert large == small
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from transformatcher.cli.analysis_args import command_text, load_additive, shown_path, weights_option
+from transformatcher.cli.analysis_args import load_additive, shown_path
 from transformatcher.cli.inputs import check_picture
 from transformatcher.cli.model_args import COUNT, add_checkpoint, add_photos, add_run
 from transformatcher.cli.parser import examples, number
@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.evaluation.analysis.html import save_with_command
     from transformatcher.images import read_image
     from transformatcher.inference.device import pick_device
+    from transformatcher.run_folder import format_command
 
     check_picture(args.out)
     device = pick_device(args.device)
@@ -34,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     src, trg = (read_image(Path(path)) for path in (args.src, args.trg))
     maps = attention_maps(model.to(device), src, trg, config.image_size, args.layer)
     names = [Path(path).name for path in (args.src, args.trg)]
-    words = [*names, *weights_option(args), "--layer", str(maps.layer), "--most", str(args.most)]
-    command = command_text("analyse", "attention", *words, "--out", shown_path(Path(args.out)))
+    options = {"weights": args.weights, "layer": maps.layer, "most": args.most, "out": shown_path(Path(args.out))}
+    command = format_command(["analyse", "attention", *names], options)
     save_with_command(draw_attention(src, trg, maps, description, args.most), Path(args.out), command)
     chosen = "" if args.layer else " (the most selective)"
     print(f"layer {maps.layer} of {maps.depth}{chosen}\npicture: {args.out}")

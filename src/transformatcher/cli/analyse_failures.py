@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from transformatcher.cli.analysis_args import command_text, shown_path
+from transformatcher.cli.analysis_args import shown_path
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.model_args import ALPHA, COUNT
 from transformatcher.cli.parser import examples
@@ -24,19 +24,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw the worst pairs of an evaluation on a page."""
     from transformatcher.cli.output import progress_bar
+    from transformatcher.data.benchmarks import benchmark_title
     from transformatcher.evaluation.analysis.failures import PAGE, gallery_page, worst_pairs
-    from transformatcher.evaluation.analysis.run_folders import FOLDERS, read_eval
+    from transformatcher.evaluation.analysis.run_folders import read_eval
     from transformatcher.evaluation.scores import parse_alphas
     from transformatcher.files import write_text
+    from transformatcher.run_folder import format_command
 
     evaluation = read_eval(Path(args.run_folder))
     out = named_folder(args.out)
     path = out if out.suffix.lower() in (".html", ".htm") else out / PAGE
     (alpha,) = parse_alphas([args.alpha])
     worst = worst_pairs(evaluation, Path(args.root), args.most, alpha)
-    words = [shown_path(evaluation.folder), "--root", FOLDERS[evaluation.benchmark], "--most", str(args.most)]
-    words += ["--alpha", f"{alpha:g}"] if alpha != 0.1 else []
-    command = command_text("analyse", "failures", *words, "--out", shown_path(out))
+    options = {
+        "root": benchmark_title(evaluation.benchmark), "most": args.most, "alpha": None if alpha == 0.1 else alpha,
+        "out": shown_path(out),
+    }  # fmt: skip
+    command = format_command(["analyse", "failures", shown_path(evaluation.folder)], options)
     with progress_bar("drawing") as track:
         text = gallery_page(evaluation, worst, command, alpha, track)
     write_text(path, text)

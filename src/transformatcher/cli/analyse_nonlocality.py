@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from transformatcher.cli.analysis_args import command_text, load_additive, shown_path, weights_option
+from transformatcher.cli.analysis_args import load_additive, shown_path
 from transformatcher.cli.inputs import named_folder
-from transformatcher.cli.model_args import LIMIT, add_checkpoint, add_data, add_run, recorded_split
+from transformatcher.cli.model_args import LIMIT, LIMIT_HELP, add_checkpoint, add_data, add_run, recorded_split
 from transformatcher.cli.parser import examples
 
 RESUME_HINT = "the same command continues where it stopped"
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples("analyse nonlocality --benchmark spair --root SPair-71k --limit 100 --out out/nonlocality")
     data = add_data(parser)
     data.add_argument("--split", default="val", metavar="SPLIT", help="trn, val or test (%(default)s)")
-    data.add_argument("--limit", type=LIMIT, metavar="N", help="the first N pairs only (coco draws 1000 or N)")
+    data.add_argument("--limit", type=LIMIT, metavar="N", help=LIMIT_HELP)
     output = parser.add_argument_group("output")
     output.add_argument("--out", required=True, metavar="DIR", help="nonlocality.json, .jsonl and plots go here")
     output.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -34,20 +34,19 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.cli.output import progress_bar
     from transformatcher.cli.tables import print_result_table
     from transformatcher.config import to_plain
-    from transformatcher.data.benchmarks import load_benchmark
+    from transformatcher.data.benchmarks import benchmark_title, load_benchmark
     from transformatcher.evaluation.analysis.nonlocality_figures import departure, plot_difficulty, plot_nonlocality
     from transformatcher.evaluation.analysis.nonlocality_run import FORMS, compute_nonlocality, summarise, write_summary
     from transformatcher.evaluation.analysis.paper_tables import nonlocality_tables
-    from transformatcher.evaluation.analysis.run_folders import FOLDERS
     from transformatcher.inference.checkpoint import SHIPPED_DESCRIPTION
     from transformatcher.inference.device import pick_device
     from transformatcher.models.weights_io import hash_tensors
-    from transformatcher.run_folder import Run
+    from transformatcher.run_folder import Run, format_command
     from transformatcher.viz.pictures import save_figure
 
     device, out = pick_device(args.device), named_folder(args.out)
     model, config, description = load_additive(args)
-    pairs = load_benchmark(args.benchmark, Path(args.root), args.split, n_pairs=args.limit or 1000)[: args.limit]
+    pairs = load_benchmark(args.benchmark, Path(args.root), args.split, limit=args.limit)
     split = recorded_split(args)
     arguments = {
         "benchmark": args.benchmark,
@@ -61,11 +60,13 @@ def run(args: argparse.Namespace) -> int:
         measured = compute_nonlocality(
             model.to(device), pairs, out, run_record, image_size=config.image_size, device=device, track=track
         )
-    words = ["--benchmark", args.benchmark, "--root", FOLDERS[args.benchmark], *(["--split", split] if split else [])]
-    words += [*weights_option(args), *(["--limit", str(args.limit)] if args.limit else [])]
-    data = f"{FOLDERS[args.benchmark]} {split or ''}".strip()
+    data = benchmark_title(args.benchmark, split)
     name = f"{'shipped model' if description == SHIPPED_DESCRIPTION else description}, {data}"
-    command = command_text("analyse", "nonlocality", *words, "--out", shown_path(out))
+    options = {
+        "benchmark": args.benchmark, "root": benchmark_title(args.benchmark), "split": split, "weights": args.weights,
+        "limit": args.limit, "out": shown_path(out),
+    }  # fmt: skip
+    command = format_command(["analyse", "nonlocality"], options)
     summary = {"command": command, "model": name, **summarise(measured)}
     files = {"summary": write_summary(out, summary), "plot": out / "nonlocality.png"}
     save_figure(plot_nonlocality(summary, name), files["plot"])

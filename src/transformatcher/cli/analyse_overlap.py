@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformatcher.cli.analysis_args import command_text, shown_path
+from transformatcher.cli.analysis_args import shown_path
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.parser import examples
+from transformatcher.data.benchmarks import with_training_pairs
 from transformatcher.errors import InputError
 
 if TYPE_CHECKING:
-    from transformatcher.data.benchmarks import Benchmark
     from transformatcher.evaluation.analysis.run_folders import EvalRun
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", required=True, metavar="DIR", help="the benchmark's folder, for its lists of pairs")
     parser.add_argument("--train-split", default="trn", metavar="SPLIT", help="the split trained on (%(default)s)")
     parser.add_argument(
-        "--train-benchmark", choices=("pfpascal", "spair"), help="the benchmark trained on (the one of the folders)"
+        "--train-benchmark", choices=with_training_pairs(), help="the benchmark trained on (the one of the folders)"
     )
     parser.add_argument("--train-root", metavar="DIR", help="the folder of --train-benchmark")
     parser.add_argument("--out", required=True, metavar="DIR", help="a .md, a .tex and a plot go here")
@@ -33,11 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """PCK of evaluations, by how much of a pair is in the training list."""
     from transformatcher.cli.tables import print_result_table
-    from transformatcher.data.pairs import find_split
+    from transformatcher.data.benchmarks import benchmark_title, find_split
     from transformatcher.evaluation.analysis.html import save_with_command
     from transformatcher.evaluation.analysis.overlap import TrainingList, measure_overlap, overlap_table, plot_overlap
-    from transformatcher.evaluation.analysis.run_folders import FOLDERS, read_eval
+    from transformatcher.evaluation.analysis.run_folders import read_eval
     from transformatcher.evaluation.analysis.tables import write_table
+    from transformatcher.run_folder import format_command
 
     out = named_folder(args.out)
     runs = [read_eval(Path(folder)) for folder in args.runs]
@@ -45,10 +46,14 @@ def run(args: argparse.Namespace) -> int:
     benchmark, split = _training_benchmark(args, runs[0]), find_split(args.train_split)
     training = TrainingList(benchmark, Path(args.train_root or args.root), split)
     measured = measure_overlap(runs, Path(args.root), training)
-    words = [*(shown_path(run.folder) for run in runs), "--root", FOLDERS[runs[0].benchmark]]
-    words += ["--train-benchmark", benchmark, "--train-root", FOLDERS[benchmark]] if args.train_benchmark else []
-    words += ["--train-split", split] if split != "trn" else []
-    command = command_text("analyse", "overlap", *words, "--out", shown_path(out))
+    options = {
+        "root": benchmark_title(runs[0].benchmark),
+        "train_benchmark": args.train_benchmark,
+        "train_root": benchmark_title(benchmark) if args.train_benchmark else None,
+        "train_split": None if split == "trn" else split,
+        "out": shown_path(out),
+    }
+    command = format_command(["analyse", "overlap", *(shown_path(run.folder) for run in runs)], options)
     table = overlap_table(measured, [*(run.command for run in runs), command])
     files = [*write_table(table, out), out / "overlap.png"]
     save_with_command(plot_overlap(measured), files[-1], command)
@@ -69,16 +74,13 @@ def _check_complete(runs: Sequence[EvalRun]) -> None:
             raise InputError(f"{run.folder}: holds {there} of {wanted} pairs; the same eval command continues it")
 
 
-def _training_benchmark(args: argparse.Namespace, run: EvalRun) -> Benchmark:
+def _training_benchmark(args: argparse.Namespace, run: EvalRun) -> str:
     """The benchmark whose training list is compared: the one given, or that of the evaluation."""
-    from transformatcher.evaluation.analysis.overlap import LISTS_OF_PAIRS
-
-    given = args.train_benchmark or run.benchmark
-    benchmark = next((name for name in LISTS_OF_PAIRS if name == given), None)
-    if benchmark is None:
+    benchmark = str(args.train_benchmark or run.benchmark)
+    if benchmark not in with_training_pairs():
         raise InputError(
             f"{run.folder}: {run.data} has no training list of its own; name one with --train-benchmark "
-            f"({', '.join(LISTS_OF_PAIRS)}) and --train-root"
+            f"({', '.join(with_training_pairs())}) and --train-root"
         )
     if args.train_benchmark and not args.train_root:
         raise InputError(f"--train-benchmark {benchmark}: name its folder too, with --train-root")

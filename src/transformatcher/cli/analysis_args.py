@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +21,6 @@ def load_additive(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfi
     return model, config, args.weights or SHIPPED_DESCRIPTION
 
 
-def weights_option(args: argparse.Namespace) -> list[str]:
-    """``--weights`` as it was given, if it was."""
-    return ["--weights", args.weights] if args.weights else []
-
-
 def shown_path(path: Path) -> str:
     """A path as it may stand in a document: without the folders of this machine."""
     return path.name if path.is_absolute() else str(path)
-
-
-def command_text(*words: str) -> str:
-    """``transformatcher`` and the words, quoted for a shell."""
-    return shlex.join(["transformatcher", *words])

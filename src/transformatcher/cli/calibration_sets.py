@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from transformatcher.evaluation.metrics import Kind
+from transformatcher.data.benchmarks import PckThreshold
 from transformatcher.evaluation.predict import read_predictions
 from transformatcher.evaluation.reliability import reliability, roc
-from transformatcher.evaluation.scores import PUBLISHED_KIND, absent_points, judged_points
+from transformatcher.evaluation.scores import absent_points, labelled_points, published_threshold
 from transformatcher.inference.calibration import MATCH_THRESHOLD, Calibration, fit_calibration
 from transformatcher.run_folder import read_arguments
 
@@ -22,9 +22,9 @@ Roc = tuple[list[float], list[float]]  # false alarms, hits
 class LabelledSet:
     """All predicted points of a set; what is "right" follows the benchmark's published threshold."""
 
-    kind: Kind
+    pck_threshold: PckThreshold
     peak: np.ndarray  # (n,) in 0…1
-    cycle_error: np.ndarray  # (n,) in grid cells
+    cycle_error: np.ndarray  # (n,) in [-1, 1]²
     right: np.ndarray  # (n,) bool
     absent: tuple[np.ndarray, np.ndarray]  # peak and cycle error of points that the target does not show
 
@@ -35,17 +35,17 @@ def read_sets(folders: Sequence[Path], alpha: float) -> dict[str, LabelledSet]:
     alike = len({folder.name for folder in folders}) < len(folders)
     sets = {}
     for folder in folders:
-        kind = PUBLISHED_KIND.get(read_arguments(folder).get("benchmark", ""), "img")
+        pck_threshold = published_threshold(read_arguments(folder).get("benchmark", ""))
         predictions = read_predictions(folder)
-        points = judged_points(predictions, kind, alpha)
-        sets[str(folder) if alike else folder.name] = LabelledSet(kind, *points, absent_points(predictions))
+        points = labelled_points(predictions, pck_threshold, alpha)
+        sets[str(folder) if alike else folder.name] = LabelledSet(pck_threshold, *points, absent_points(predictions))
     return sets
 
 
 def fit(points: LabelledSet, alpha: float, fitted_on: str) -> Calibration:
     """The calibration that fits these points best."""
     return fit_calibration(
-        points.peak, points.cycle_error, points.right, alpha=alpha, kind=points.kind, fitted_on=fitted_on
+        points.peak, points.cycle_error, points.right, alpha=alpha, kind=points.pck_threshold, fitted_on=fitted_on
     )
 
 
@@ -61,7 +61,8 @@ def evaluate_sets(
         bins, trade_off = reliability(confidence, right), roc(confidence, right)
         kept = confidence >= MATCH_THRESHOLD
         report[name] = {
-            "threshold": points.kind, "alpha": alpha, "points": len(right), "right": round(100 * right.mean(), 1),
+            "threshold": points.pck_threshold, "alpha": alpha,
+            "points": len(right), "right": round(100 * right.mean(), 1),
             "calibration_error": round(bins.error, 4), "auc": round(trade_off.area, 4),
             "auc_sharpness_alone": round(roc(points.peak, right).area, 4),
             "auc_consistency_alone": round(roc(-points.cycle_error, right).area, 4),

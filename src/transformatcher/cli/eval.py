@@ -8,6 +8,7 @@ from transformatcher.cli.model_args import (
     BATCH,
     COUNT,
     LIMIT,
+    LIMIT_HELP,
     SEED,
     THREADS,
     add_data,
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data = add_data(parser)
     data.add_argument("--split", default="test", metavar="SPLIT", help="trn, val or test (%(default)s)")
-    data.add_argument("--limit", type=LIMIT, metavar="N", help="the first N pairs only (coco draws 1000 or N)")
+    data.add_argument("--limit", type=LIMIT, metavar="N", help=LIMIT_HELP)
     data.add_argument("--seed", type=SEED, default=0, metavar="N", help="coco: which pairs are drawn (%(default)s)")
     output = parser.add_argument_group("output")
     output.add_argument("--out", required=True, metavar="DIR", help="predictions, scores.json and the plot go here")
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.cli.output import progress_bar
     from transformatcher.cli.scoring import draw_pairs, score_folder
     from transformatcher.config import to_plain
-    from transformatcher.data.benchmarks import load_benchmark
+    from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
     from transformatcher.evaluation.metrics import ALPHAS
     from transformatcher.evaluation.predict import fingerprint, predict_to_disk
     from transformatcher.evaluation.scores import SCORES, parse_alphas, parse_frame
@@ -68,12 +69,12 @@ def run(args: argparse.Namespace) -> int:
     out = named_folder(args.out)
     model, config, _ = load_model(args)
     root = Path(args.root)
-    pairs = load_benchmark(args.benchmark, root, args.split, n_pairs=args.limit or 1000, seed=args.seed)[: args.limit]
+    pairs = load_benchmark(args.benchmark, root, args.split, limit=args.limit, seed=args.seed)
     arguments = {
         "benchmark": args.benchmark,
         "split": recorded_split(args),
         "limit": args.limit,
-        "seed": args.seed if args.benchmark == "coco" else None,
+        "seed": args.seed if BENCHMARKS[args.benchmark].content == "objects" else None,
         **model_arguments(args),
         "n_pairs": len(pairs),
         "pairs": fingerprint(pairs),
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             model.to(device), pairs, out, Run("eval", arguments), image_size=config.image_size, device=device,
             batch=args.batch, threads=args.threads, overwrite=args.overwrite, track=track,
         )  # fmt: skip
-    kind, alpha = score_folder(out, frame, alphas, args.pck_threshold, SCORES)
+    pck_threshold, alpha = score_folder(out, frame, alphas, args.pck_threshold, SCORES)
     if args.draw:
-        draw_pairs(out, {pair.name: pair for pair in pairs}, frame, kind, alpha, args.draw)
+        draw_pairs(out, {pair.name: pair for pair in pairs}, frame, pck_threshold, alpha, args.draw)
     return 0

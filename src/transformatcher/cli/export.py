@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformatcher.cli.inputs import set_threads
-from transformatcher.cli.model_args import BENCHMARKS, LIMIT, THREADS, add_checkpoint, add_run, load_matcher
+from transformatcher.cli.model_args import LIMIT, LIMIT_HELP, THREADS, add_checkpoint, add_run, load_matcher
 from transformatcher.cli.parser import examples
+from transformatcher.data.benchmarks import BENCHMARKS
 from transformatcher.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--benchmark", choices=BENCHMARKS, help="layout of the folder")
     data.add_argument("--root", metavar="DIR", help="the benchmark's folder")
     data.add_argument("--split", default="val", metavar="SPLIT", help="trn, val or test (%(default)s)")
-    data.add_argument("--limit", type=LIMIT, metavar="N", help="so many of its pairs, evenly spaced")
+    data.add_argument("--limit", type=LIMIT, metavar="N", help=LIMIT_HELP)
     group = add_run(parser, device=False)
     group.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (one for each core)")
     parser.set_defaults(
@@ -56,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     """Write the file, print how far it is from the model, compare both on a benchmark if that is asked for."""
     from transformatcher.cli.output import STDERR
     from transformatcher.data.benchmarks import load_benchmark
-    from transformatcher.data.pairs import subsample_evenly
     from transformatcher.evaluation.export_scores import compare
     from transformatcher.inference.export import ParityError, export, format_parity
 
@@ -65,9 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{path}: a folder; name the file itself")
     if bool(args.benchmark) != bool(args.root):
         raise InputError("--benchmark and --root go together: which benchmark, and where it is")
-    pairs = (
-        subsample_evenly(load_benchmark(args.benchmark, Path(args.root), args.split), args.limit) if args.root else []
-    )
+    pairs = load_benchmark(args.benchmark, Path(args.root), args.split, limit=args.limit) if args.root else []
     set_threads(args.threads)
     matcher, description = load_matcher(args)
     h, w = matcher.config.image_size

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformatcher.cli.parser import did_you_mean, number
+from transformatcher.data.benchmarks import BENCHMARKS, DRAWN_PAIRS
 from transformatcher.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     from transformatcher.inference.matcher import Matcher
     from transformatcher.models.transformatcher import TransforMatcher
 
-BENCHMARKS = ("spair", "pfpascal", "pfwillow", "coco")  # as in data.benchmarks, whose import would wait for torch
 BACKBONES = ("resnet50", "resnet50_v1", "resnet101")  # as in config.RESNETS
 BACKBONE_HELP = f"{', '.join(BACKBONES)} or timm:NAME"
 THREADS = number(int, 1, 1024)
 BATCH = number(int, 1, 4096)
 LIMIT = number(int, 1, 10_000_000)
+LIMIT_HELP = f"N pairs only, evenly spaced in the list (coco draws N, or {DRAWN_PAIRS})"
 SEED = number(int, 0, 2**32 - 1)
 ALPHA = number(float, 0.0001, 1)
 COUNT = number(int, 1, 10_000)
@@ -194,7 +195,8 @@ def _checkpoint(args: argparse.Namespace) -> Path:
 
 
 def recorded_split(args: argparse.Namespace) -> str | None:
-    """The split, where it decides which pairs are read."""
+    """The split, or None where one annotation file has no splits."""
     from transformatcher.data.coco_keypoints import has_splits
 
-    return None if args.benchmark == "coco" and not has_splits(Path(args.root)) else str(args.split)
+    objects = BENCHMARKS[args.benchmark].content == "objects"
+    return None if objects and not has_splits(Path(args.root)) else str(args.split)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformatcher.cli.analysis_args import command_text, shown_path
+from transformatcher.cli.analysis_args import shown_path
 from transformatcher.cli.parser import examples
 from transformatcher.errors import InputError
 
@@ -29,13 +29,14 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.cli.output import progress_bar
     from transformatcher.evaluation.analysis.report import collect_inputs, render_report
     from transformatcher.files import write_text
+    from transformatcher.run_folder import format_command
 
     path = Path(args.out)
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {args.out}: the report is an HTML page; choose a name that ends in .html")
     inputs = collect_inputs([Path(item) for item in args.runs])
     given = [shown_path(Path(item)) for item in args.runs]
-    command = command_text("report", *given, "--title", args.title, "--out", shown_path(path))
+    command = format_command(["report", *given], {"title": args.title, "out": shown_path(path)})
     with progress_bar("writing", "parts") as track:
         text = render_report(inputs, command, args.title, track)
     write_text(path, text)

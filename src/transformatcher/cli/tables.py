@@ -42,7 +42,7 @@ def print_matches(matches: MatchedPoints, src: str, trg: str, names: Sequence[st
     print_table(title, header, rows, left=0)
 
 
-def print_scores(scores: Mapping[str, Any], kind: str) -> None:
+def print_scores(scores: Mapping[str, Any], pck_threshold: str) -> None:
     """PCK for each threshold and α, then by category and difficulty for one threshold."""
     total = Table(title=f"PCK (%), {scores['n_pairs']} pairs, {scores['n_points']} points, frame {scores['frame']}")
     for name in ("threshold", "α", "per pair", "95 % interval", "per point"):
@@ -56,9 +56,10 @@ def print_scores(scores: Mapping[str, Any], kind: str) -> None:
     groups = {**scores["per_category"]}
     for factor, levels in scores["difficulty"].items():
         groups |= {f"{factor}: {level}": table for level, table in levels.items()}
-    alphas = list(scores["pck"][kind])
-    rows = [(name, *(f"{table[kind][alpha]['per_pair']:.1f}" for alpha in alphas)) for name, table in groups.items()]
-    title = f"PCK (%) per pair, {kind}, by category and difficulty"
+    alphas = list(scores["pck"][pck_threshold])
+    cells = {name: table[pck_threshold] for name, table in groups.items()}
+    rows = [(name, *(f"{cell[alpha]['per_pair']:.1f}" for alpha in alphas)) for name, cell in cells.items()]
+    title = f"PCK (%) per pair, {pck_threshold}, by category and difficulty"
     print_table(title, ("group", *(f"@ {alpha}" for alpha in alphas)), rows)
 
 

@@ -1,34 +1,149 @@
-"""Name, folder and split → the pairs of a benchmark."""
+"""Name of a benchmark → all facts about it, and its pairs.
 
+A new benchmark is one file with its loader and one record in ``BENCHMARKS``. This module is imported by the command
+line before torch is, so loaders are named here and imported when they are called.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from transformatcher.data.coco_keypoints import find_coco, load_coco_objects
-from transformatcher.data.coco_pairs import CocoPairs
-from transformatcher.data.pairs import find_split
-from transformatcher.data.pf import load_pfpascal, load_pfwillow
-from transformatcher.data.spair import load_spair
-from transformatcher.schema import ImagePair
+from transformatcher.errors import InputError
 
-Benchmark = Literal["spair", "pfpascal", "pfwillow", "coco"]
-BENCHMARKS: tuple[Benchmark, ...] = get_args(Benchmark)
+if TYPE_CHECKING:
+    import transformatcher.schema
+
+SPLITS = ("trn", "val", "test")
+DRAWN_PAIRS = 1000  # how many pairs are drawn from annotated objects if no number is given
+PckThreshold = Literal["img", "bbox", "bbox-kp", "bbox-padded"]  # see evaluation.metrics.reference_length
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """All facts about one benchmark.
+
+    Args:
+        name: in commands and configs.
+        title: in tables and plots; also the usual name of its folder.
+        loader: ``module:function``, called as ``function(root, split, on_problem=…)``. It returns what ``content``
+            says; a loader of objects also takes ``inside_only``.
+        content: ``pairs`` (of :class:`transformatcher.schema.ImagePair`), or annotated ``objects``
+            (:class:`transformatcher.data.coco_keypoints.AnnotatedObject`), from which pairs are drawn.
+        pck_threshold: the threshold of its published PCK.
+        pair_lists: the file that lists the pairs of a split, as a glob pattern in its folder with ``{split}`` in it.
+        n_pairs: how many pairs each published split has; the splits are the keys.
+        citation: where it was published.
+    """
+
+    name: str
+    title: str
+    loader: str
+    content: Literal["pairs", "objects"]
+    pck_threshold: PckThreshold
+    citation: str
+    pair_lists: str = ""
+    n_pairs: Mapping[str, int] = field(default_factory=dict)
+
+    def load(self, root: Path, split: str = "test", **options: Any) -> list[Any]:
+        """The pairs or the annotated objects of a split; ``options`` are those of the loader."""
+        module, function = self.loader.split(":")
+        loaded: list[Any] = getattr(import_module(module), function)(root, split, **options)
+        return loaded
+
+
+_RECORDS = [
+    Benchmark(
+        name="spair",
+        title="SPair-71k",
+        loader="transformatcher.data.spair:load_spair",
+        content="pairs",
+        pck_threshold="bbox",
+        pair_lists="Layout/large/{split}.txt",
+        n_pairs={"trn": 53_340, "val": 5_384, "test": 12_234},
+        citation="Min et al., SPair-71k: a large-scale benchmark for semantic correspondence, 2019",
+    ),
+    Benchmark(
+        name="pfpascal",
+        title="PF-PASCAL",
+        loader="transformatcher.data.pf:load_pfpascal",
+        content="pairs",
+        pck_threshold="img",
+        pair_lists="{split}_pairs.csv",
+        n_pairs={"trn": 2_940, "val": 308, "test": 299},
+        citation="Ham et al., Proposal Flow: semantic correspondences from object proposals, TPAMI 2018; "
+        "pair lists of Rocco et al., Neighbourhood consensus networks, NeurIPS 2018",
+    ),
+    Benchmark(
+        name="pfwillow",
+        title="PF-WILLOW",
+        loader="transformatcher.data.pf:load_pfwillow",
+        content="pairs",
+        pck_threshold="bbox-kp",
+        pair_lists="{split}_pairs*.csv",
+        n_pairs={"test": 900},
+        citation="Ham et al., Proposal Flow, CVPR 2016",
+    ),
+    Benchmark(
+        name="coco",
+        title="COCO",
+        loader="transformatcher.data.coco_keypoints:load_coco",
+        content="objects",
+        pck_threshold="bbox",
+        citation="Lin et al., Microsoft COCO: common objects in context, ECCV 2014; or your own data in its format",
+    ),
+]
+BENCHMARKS: dict[str, Benchmark] = {record.name: record for record in _RECORDS}
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """The record of this name, or an error that lists the names."""
+    if name not in BENCHMARKS:
+        close = get_close_matches(name, BENCHMARKS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"benchmark {name!r} is none of {', '.join(BENCHMARKS)}{hint}")
+    return BENCHMARKS[name]
+
+
+def benchmark_title(name: str, split: str | None = None) -> str:
+    """``"pfwillow", "test"`` → ``PF-WILLOW test``; a name that is not known stays as it is."""
+    title = BENCHMARKS[name].title if name in BENCHMARKS else name
+    return f"{title} {split or ''}".strip()
+
+
+def with_training_pairs() -> list[str]:
+    """The names of the benchmarks that have a list of pairs for training."""
+    return [name for name, benchmark in BENCHMARKS.items() if "trn" in benchmark.n_pairs]
+
+
+def find_split(split: str) -> str:
+    """The usual spellings of a split → trn, val or test."""
+    name = {"train": "trn", "training": "trn", "validation": "val"}.get(split, split)
+    if name not in SPLITS:
+        raise InputError(f"split {split!r} is none of {', '.join(SPLITS)}")
+    return name
 
 
 def load_benchmark(
-    benchmark: Benchmark, root: Path, split: str = "test", *, n_pairs: int = 1000, seed: int = 0
-) -> list[ImagePair]:
-    """All pairs of a split; for ``coco``, the first ``n_pairs`` different ones of the sequence that ``seed`` draws."""
-    if benchmark == "spair":
-        return load_spair(root, split)
-    if benchmark == "pfpascal":
-        return load_pfpascal(root, split)
-    if benchmark == "pfwillow":
-        return load_pfwillow(root, split)
-    sampler = CocoPairs(load_coco_objects(*find_coco(root, find_split(split))), seed=seed)
-    drawn: dict[str, ImagePair] = {}
-    for index in range(10 * n_pairs):  # a small file may not have as many different pairs
-        pair = sampler[index]
-        drawn.setdefault(pair.name, pair)
-        if len(drawn) == n_pairs:
-            break
-    return list(drawn.values())
+    name: str, root: Path, split: str = "test", *, limit: int | None = None, seed: int = 0
+) -> "list[transformatcher.schema.ImagePair]":
+    """The pairs of a split.
+
+    Args:
+        name: of the benchmark.
+        root: its folder.
+        split: trn, val or test.
+        limit: at most so many pairs, evenly spaced in the list and so spread over its categories. Where pairs are drawn
+            from annotated objects: how many (``DRAWN_PAIRS`` if None).
+        seed: of pairs that are drawn.
+    """
+    from transformatcher.data.coco_pairs import draw_pairs
+    from transformatcher.data.pairs import subsample_evenly
+
+    benchmark = find_benchmark(name)
+    loaded = benchmark.load(root, split)
+    if benchmark.content == "pairs":
+        return subsample_evenly(loaded, limit)
+    return draw_pairs(loaded, DRAWN_PAIRS if limit is None else limit, seed)

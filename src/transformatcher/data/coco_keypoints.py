@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from transformatcher.data.benchmarks import find_split
 from transformatcher.data.pairs import OnProblem, box_array, masked_points, need_folder, raise_problem
 from transformatcher.errors import InputError
 from transformatcher.files import read_json
@@ -58,6 +59,14 @@ def load_coco_objects(
         inside_only=inside_only,
         on_problem=on_problem,
     )
+
+
+def load_coco(
+    root: Path, split: str = "trn", *, inside_only: bool = True, on_problem: OnProblem = raise_problem
+) -> list[AnnotatedObject]:
+    """The annotated objects of a folder in COCO's layout, or of one COCO-keypoint file; see :func:`find_coco`."""
+    annotations, images = find_coco(root, find_split(split))
+    return load_coco_objects(annotations, images, inside_only=inside_only, on_problem=on_problem)
 
 
 def parse_coco_objects(

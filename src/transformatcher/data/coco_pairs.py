@@ -1,4 +1,4 @@
-"""Annotated objects → pairs of one category that share keypoints, drawn on the fly."""
+"""Annotated objects → pairs of two objects of one category, drawn at random."""
 
 import re
 from collections.abc import Iterable
@@ -16,19 +16,19 @@ from transformatcher.schema import ImagePair
 
 
 class CocoPairs:
-    """Pairs drawn on the fly: the i-th is always the same for the same seed, in any order and any process.
+    """An endless sequence of random pairs. Item i depends on the seed and i alone, in any order and any process.
 
-    Both objects have one category, lie in different images and share at least ``min_shared`` visible keypoints.
+    Both objects of a pair have one category, are in different images and share visible keypoints.
 
     Args:
-        objects: from :func:`load_coco_objects`.
+        objects: from :func:`transformatcher.data.coco_keypoints.load_coco_objects`.
         seed: of the whole sequence.
-        min_shared: keypoints that must be visible in both.
-        min_overlap: of the keypoints visible in either, the share that must be visible in both: a high one picks pairs
-            seen from similar sides.
-        balanced: draw the category first, so that rare ones come as often as common ones.
-        mirror: probability that the target is mirrored, its left and right keypoints exchanged (where enough are then
-            shared).
+        min_shared: how many keypoints must be visible in both objects.
+        min_overlap: intersection over union of the two sets of visible keypoints, at least; a high value selects
+            objects that are seen from similar viewpoints.
+        balanced: draw the category first, so that rare categories are as frequent as common ones.
+        mirror: probability that the target is mirrored, its left and right keypoints exchanged; only where enough
+            keypoints are then shared.
     """
 
     def __init__(
@@ -45,39 +45,53 @@ class CocoPairs:
         self.balanced = balanced
         self.mirror = mirror
         self.objects = objects
-        self._kinds = [kind for kind in _kinds(objects) if kind.keep_partnered(min_shared, min_overlap)]
-        if not self._kinds:
+        groups = group_by_category(objects)
+        self._groups = [group for group in groups if group.keep_partnered(min_shared, min_overlap)]
+        if not self._groups:
             raise InputError(
                 f"no two of the {len(objects)} annotated objects have one category, different images and at least "
                 f"{min_shared} keypoints in common"
                 + (f", {min_overlap:g} of those visible in either" if min_overlap else "")
             )
-        self.images = sorted({objects[i].image for kind in self._kinds for i in kind.indices})
+        self.images = sorted({objects[i].image for group in self._groups for i in group.indices})
 
     def __getitem__(self, index: int) -> ImagePair:
-        """The ``index``-th pair of the endless sequence."""
+        """Pair number ``index`` of the sequence."""
         rng = np.random.default_rng((self.seed, index))
-        sizes = np.array([1 if self.balanced else len(kind.sources) for kind in self._kinds])
-        kind = self._kinds[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
-        row = int(rng.choice(kind.sources))
+        sizes = np.array([1 if self.balanced else len(group.sources) for group in self._groups])
+        group = self._groups[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
+        row = int(rng.choice(group.sources))
         mirrored = bool(rng.random() < self.mirror)
-        allowed = kind.partners(row, mirrored=mirrored)
+        allowed = group.partners(row, mirrored=mirrored)
         if mirrored and not len(allowed):
-            mirrored, allowed = False, kind.partners(row, mirrored=False)
-        src, trg = self.objects[kind.indices[row]], self.objects[kind.indices[int(rng.choice(allowed))]]
-        return pair_of(src, mirror_object(trg) if mirrored else trg, trg_flip=mirrored)
+            mirrored, allowed = False, group.partners(row, mirrored=False)
+        src, trg = self.objects[group.indices[row]], self.objects[group.indices[int(rng.choice(allowed))]]
+        return make_pair(src, mirror_object(trg) if mirrored else trg, trg_flip=mirrored)
+
+
+def draw_pairs(objects: list[AnnotatedObject], count: int, seed: int = 0) -> list[ImagePair]:
+    """The first ``count`` different pairs of the sequence that ``seed`` draws; fewer where there are no more."""
+    sequence = CocoPairs(objects, seed=seed)
+    drawn: dict[str, ImagePair] = {}
+    for index in range(10 * count):
+        pair = sequence[index]
+        drawn.setdefault(pair.name, pair)
+        if len(drawn) == count:
+            break
+    return list(drawn.values())
 
 
 class SelfPairs:
-    """Each object paired with itself, by points anywhere on it: what a matcher must know of places without a name.
+    """An endless sequence of objects paired with themselves by random points, not only named keypoints.
 
-    Random crops and colours make the two sides differ (see :mod:`transformatcher.data.loader`). The i-th pair is
-    always the same for the same seed.
+    Random crops and colours make the two images differ (see :mod:`transformatcher.data.loader`). Item i depends on the
+    seed and i alone.
 
     Args:
-        objects: from :func:`load_coco_objects` or :func:`objects_of`; those without a box on their image are left out.
+        objects: from :func:`transformatcher.data.coco_keypoints.load_coco_objects` or :func:`unique_objects`; those
+            without a box on their image are left out.
         seed: of the sequence.
-        n_points: drawn uniformly in the object's box.
+        n_points: how many points are drawn, uniformly in the object's box.
     """
 
     def __init__(self, objects: list[AnnotatedObject], *, seed: int = 0, n_points: int = 16) -> None:
@@ -89,7 +103,7 @@ class SelfPairs:
         self.images = sorted({item.image for item in self.objects})
 
     def __getitem__(self, index: int) -> ImagePair:
-        """The ``index``-th pair of the endless sequence."""
+        """Pair number ``index`` of the sequence."""
         rng = np.random.default_rng((self.seed, index))
         item = self.objects[int(rng.integers(len(self.objects)))]
         box = _box_inside(item)
@@ -97,31 +111,31 @@ class SelfPairs:
         points = rng.uniform(box[:2], box[2:], (self.n_points, 2))
         everywhere = np.ones(self.n_points, dtype=bool)
         anonymous = replace(item, kps_px=points, visible=everywhere, kp_names=())
-        return pair_of(anonymous, anonymous)
+        return make_pair(anonymous, anonymous)
 
 
-class _Kind:
-    """The objects of one category that count the same keypoints."""
+class CategoryGroup:
+    """The objects of one category with the same names of keypoints, as arrays with a row for each object."""
 
     def __init__(self, indices: list[int], objects: list[AnnotatedObject]) -> None:
         self.indices = indices
         self.visible = np.stack([objects[i].visible for i in indices]).astype(np.float32)
         swap = mirrored_names(objects[indices[0]].kp_names)
         self.mirrored = np.where(swap >= 0, self.visible[:, swap], 0)
-        if (swap == np.arange(len(swap))).all():  # names without sides do not say what a mirror does to them
+        if (swap == np.arange(len(swap))).all():  # names without left and right do not tell what mirroring changes
             self.mirrored = np.zeros_like(self.visible)
         self.images = np.array([str(objects[i].image) for i in indices])
         self.sources = np.empty(0, dtype=int)
         self.min_shared, self.min_overlap = 1, 0.0
 
     def keep_partnered(self, min_shared: int, min_overlap: float) -> bool:
-        """Set the rules; False where no two objects meet them."""
+        """Set the rules for pairs; False if no two objects meet them."""
         self.min_shared, self.min_overlap = min_shared, min_overlap
         self.sources = np.array([row for row in range(len(self.indices)) if len(self.partners(row, mirrored=False))])
         return len(self.sources) > 0
 
     def partners(self, row: int, *, mirrored: bool) -> np.ndarray:
-        """Rows of the objects that this one can be paired with."""
+        """Rows of the objects that the object of ``row`` can be paired with."""
         candidates = self.mirrored if mirrored else self.visible
         shared = candidates @ self.visible[row]
         either = candidates.sum(axis=1) + self.visible[row].sum() - shared
@@ -129,11 +143,12 @@ class _Kind:
         return np.flatnonzero(allowed & (self.images != self.images[row]))
 
 
-def _kinds(objects: list[AnnotatedObject]) -> list[_Kind]:
-    by_kind: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+def group_by_category(objects: list[AnnotatedObject]) -> list[CategoryGroup]:
+    """The objects by category and names of keypoints, in alphabetical order."""
+    groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for index, item in enumerate(objects):
-        by_kind.setdefault((item.category, item.kp_names), []).append(index)
-    return [_Kind(by_kind[key], objects) for key in sorted(by_kind)]
+        groups.setdefault((item.category, item.kp_names), []).append(index)
+    return [CategoryGroup(groups[key], objects) for key in sorted(groups)]
 
 
 SIDES = {"l": "r", "r": "l", "left": "right", "right": "left"}
@@ -141,7 +156,7 @@ SIDES = {"l": "r", "r": "l", "left": "right", "right": "left"}
 
 @cache
 def mirrored_names(names: tuple[str, ...]) -> Int[np.ndarray, " n"]:
-    """For each keypoint, the index of its mirror image: left ↔ right, the others themselves; -1 where it has none.
+    """For each keypoint, the index of its mirror image: left ↔ right, the others themselves; -1 if it has none.
 
     Sides are words of a name (``L_Eye``, ``Top_Left_Back``, ``left ear``, ``eyeLeft``), whatever their case.
     """
@@ -154,14 +169,14 @@ def mirrored_names(names: tuple[str, ...]) -> Int[np.ndarray, " n"]:
 
 
 def mirror_object(item: AnnotatedObject) -> AnnotatedObject:
-    """The object as its mirrored image shows it: keypoints change names; coordinates stay those of the file."""
+    """The object as the mirrored image shows it: left and right keypoints swap names, coordinates stay."""
     swap = mirrored_names(item.kp_names)
     visible = item.visible[swap] & (swap >= 0)
     return replace(item, kps_px=masked_points(item.kps_px[swap], visible), visible=visible)
 
 
-def pair_of(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = False) -> ImagePair:
-    """Two objects of one category → a pair, visible where both are."""
+def make_pair(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = False) -> ImagePair:
+    """Two objects of one category → a pair; a keypoint is visible where both objects show it."""
     visible = src.visible & trg.visible
     return ImagePair(
         name=f"{src.id}-{trg.id}-{src.category}" + "-mirrored" * trg_flip,
@@ -180,8 +195,8 @@ def pair_of(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = Fals
     )
 
 
-def objects_of(pairs: Iterable[ImagePair]) -> list[AnnotatedObject]:
-    """The objects of a list of pairs, each once: one to an image file, which must be all that a pair has."""
+def unique_objects(pairs: Iterable[ImagePair]) -> list[AnnotatedObject]:
+    """The objects of a list of pairs, one for each image file; images that are arrays are left out."""
     found: dict[str, AnnotatedObject] = {}
     for pair in pairs:
         sides = (
@@ -205,7 +220,7 @@ def objects_of(pairs: Iterable[ImagePair]) -> list[AnnotatedObject]:
 
 
 def _box_inside(item: AnnotatedObject) -> Float[np.ndarray, "4"] | None:
-    """The part of an object's box that lies on its image; None where there is none."""
+    """The part of an object's box inside its image, as x0, y0, x1, y1; None if there is none."""
     if item.bbox_px is None:
         return None
     low, high = np.split(item.bbox_px, 2)  # boxes may reach beyond their image

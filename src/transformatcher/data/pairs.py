@@ -15,8 +15,6 @@ from transformatcher.errors import InputError
 from transformatcher.images import read_image, to_tensor
 from transformatcher.schema import ImagePair, PairBatch, Size
 
-SPLITS = ("trn", "val", "test")
-
 # Called with what is wrong; whoever passes one may raise (the default) or collect and go on without that pair.
 OnProblem = Callable[[str], None]
 
@@ -41,7 +39,7 @@ class LoadedPair:
     pair: ImagePair
 
 
-def photo_names(pair: ImagePair) -> frozenset[str]:
+def image_stems(pair: ImagePair) -> frozenset[str]:
     """The names of a pair's files without their endings: benchmarks made of PASCAL VOC keep its names."""
     return frozenset(image.stem for image in (pair.src_image, pair.trg_image) if isinstance(image, Path))
 
@@ -125,14 +123,6 @@ def box_array(value: Any, where: str) -> Float[np.ndarray, "4"]:
 def masked_points(points: Float[np.ndarray, "n 2"], visible: np.ndarray) -> Float[np.ndarray, "n 2"]:
     """Coordinates with those that mean nothing set to zero, so that no NaN travels further."""
     return np.where(visible[:, None], points, 0.0)
-
-
-def find_split(split: str) -> str:
-    """The usual spellings of a split → trn, val or test."""
-    name = {"train": "trn", "training": "trn", "validation": "val"}.get(split, split)
-    if name not in SPLITS:
-        raise InputError(f"split {split!r} is none of {', '.join(SPLITS)}")
-    return name
 
 
 def need_folder(root: Path, what: str) -> Path:

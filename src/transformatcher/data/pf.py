@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from jaxtyping import Float
 
+from transformatcher.data.benchmarks import find_split
 from transformatcher.data.mat import read_mat
 from transformatcher.data.pairs import (
     OnProblem,
     box_array,
-    find_split,
     masked_points,
     need_entries,
     need_folder,

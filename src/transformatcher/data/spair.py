@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from transformatcher.data.benchmarks import find_split
 from transformatcher.data.pairs import (
     OnProblem,
     box_array,
-    find_split,
     need_entries,
     need_folder,
     point_array,

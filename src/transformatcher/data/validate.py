@@ -1,4 +1,4 @@
-"""Benchmark folder → counts, and every fault in it by name."""
+"""Folder of a benchmark → counts, and every problem in it by name."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -7,19 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from transformatcher.data.benchmarks import Benchmark
-from transformatcher.data.coco_keypoints import find_coco, load_coco_objects
-from transformatcher.data.pairs import SPLITS, find_split
-from transformatcher.data.pf import load_pfpascal, load_pfwillow
-from transformatcher.data.spair import load_spair
+from transformatcher.data.benchmarks import SPLITS, Benchmark, find_benchmark, find_split
 from transformatcher.errors import InputError
 from transformatcher.images import read_image
 from transformatcher.schema import ImagePair, Size
 
 
 @dataclass
-class Report:
-    """What was found."""
+class ValidationReport:
+    """Numbers of pairs, objects, images and keypoints, and the problems found."""
 
     counts: dict[str, int] = field(default_factory=dict)
     per_category: dict[str, int] = field(default_factory=dict)  # pairs (or objects) of each
@@ -27,37 +23,38 @@ class Report:
 
 
 @dataclass(frozen=True)
-class View:
-    """One annotated image, as one annotation sees it."""
+class AnnotatedView:
+    """One image as one annotation describes it."""
 
-    where: str
+    where: str  # the annotation, for messages
     image: Path
     kps_px: np.ndarray  # (n, 2), visible ones only
-    claimed_size: Size | None
-    orient: bool
+    claimed_size: Size | None  # (h, w) in the annotation
+    orient: bool  # the annotation was made on the image as its EXIF tag turns it
 
 
 def check_benchmark(
-    benchmark: Benchmark,
+    name: str,
     root: Path,
     split: str | None = None,
     *,
     track: Callable[[Iterable[Path]], Iterable[Path]] = iter,
-) -> Report:
-    """Read every annotation and decode every image; nothing stops at the first fault.
+) -> ValidationReport:
+    """Read every annotation and decode every image; all problems are collected.
 
     Args:
-        benchmark, root: as for :func:`transformatcher.data.benchmarks.load_benchmark`.
+        name: of the benchmark.
+        root: its folder.
         split: one split, or None for all that are there.
         track: wraps the images to decode, to show progress.
     """
-    report = Report()
-    if benchmark == "coco":
-        views = _coco_views(root, find_split(split or "trn"), report)
+    report, benchmark = ValidationReport(), find_benchmark(name)
+    if benchmark.content == "pairs":
+        views = _views_of_pairs(benchmark, root, split, report)
     else:
-        views = _pair_views(benchmark, root, split, report)
+        views = _views_of_objects(benchmark, root, find_split(split or "trn"), report)
     report.counts["keypoints"] = sum(len(view.kps_px) for view in views)
-    by_image: dict[Path, list[View]] = {}
+    by_image: dict[Path, list[AnnotatedView]] = {}
     for view in views:
         by_image.setdefault(view.image, []).append(view)
     report.counts["images"] = len(by_image)
@@ -66,47 +63,47 @@ def check_benchmark(
     return report
 
 
-def _pair_views(benchmark: Benchmark, root: Path, split: str | None, report: Report) -> list[View]:
-    load = {"spair": load_spair, "pfpascal": load_pfpascal, "pfwillow": load_pfwillow}[benchmark]
+def _views_of_pairs(
+    benchmark: Benchmark, root: Path, split: str | None, report: ValidationReport
+) -> list[AnnotatedView]:
     pairs: list[ImagePair] = []
     for name in [find_split(split)] if split else _splits_on_disk(benchmark, root):
-        found = load(root, name, on_problem=report.problems.append)
-        report.counts[f"{name} pairs"] = len(found)
-        pairs += found
+        loaded = benchmark.load(root, name, on_problem=report.problems.append)
+        report.counts[f"{name} pairs"] = len(loaded)
+        pairs += loaded
     report.per_category = dict(sorted(Counter(pair.category for pair in pairs).items()))
-    return [view for pair in pairs for view in _sides(pair)]
+    return [view for pair in pairs for view in _views_of_pair(pair)]
 
 
 def _splits_on_disk(benchmark: Benchmark, root: Path) -> list[str]:
-    patterns = {"spair": "Layout/large/{}.txt", "pfpascal": "{}_pairs.csv", "pfwillow": "{}_pairs*.csv"}
-    there = [name for name in SPLITS if any(root.glob(patterns[benchmark].format(name)))]
+    there = [split for split in SPLITS if any(root.glob(benchmark.pair_lists.format(split=split)))]
     if not there and root.is_dir():
-        raise InputError(f"{root}: no list of pairs there; is it the folder of the benchmark {benchmark!r}?")
-    return there or ["test"]  # the loader then says what is missing
+        raise InputError(f"{root}: no list of pairs there; is it the folder of the benchmark {benchmark.name!r}?")
+    return there or ["test"]  # the loader then names the folder that is missing
 
 
-def _sides(pair: ImagePair) -> Iterator[View]:
+def _views_of_pair(pair: ImagePair) -> Iterator[AnnotatedView]:
     for image, kps, side in (
         (pair.src_image, pair.src_kps_px, "source"),
         (pair.trg_image, pair.trg_kps_px, "target"),
     ):
         assert isinstance(image, Path)  # benchmarks name files
-        yield View(f"pair {pair.name}, {side}", image, kps[pair.visible], None, pair.orient)
+        yield AnnotatedView(f"pair {pair.name}, {side}", image, kps[pair.visible], None, pair.orient)
 
 
-def _coco_views(root: Path, split: str, report: Report) -> list[View]:
-    objects = load_coco_objects(*find_coco(root, split), inside_only=False, on_problem=report.problems.append)
+def _views_of_objects(benchmark: Benchmark, root: Path, split: str, report: ValidationReport) -> list[AnnotatedView]:
+    objects = benchmark.load(root, split, inside_only=False, on_problem=report.problems.append)
     report.counts["objects"] = len(objects)
     if not objects:
         report.problems.append(f"{root}: no object with a visible keypoint (v = 2)")
     report.per_category = dict(sorted(Counter(item.category for item in objects).items()))
     return [
-        View(f"annotation {item.id}", item.image, item.kps_px[item.visible], item.image_size, orient=True)
+        AnnotatedView(f"annotation {item.id}", item.image, item.kps_px[item.visible], item.image_size, item.orient)
         for item in objects
     ]
 
 
-def _image_problems(image: Path, views: list[View]) -> list[str]:
+def _image_problems(image: Path, views: list[AnnotatedView]) -> list[str]:
     try:
         h, w = read_image(image, orient=views[0].orient).shape[:2]
     except InputError as error:

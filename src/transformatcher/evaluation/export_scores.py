@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from transformatcher.coords import norm_to_px
+from transformatcher.data.benchmarks import find_benchmark
 from transformatcher.data.pairs import collate, load_pair, read_pair
 from transformatcher.evaluation.predict import Prediction, predict_batch
-from transformatcher.evaluation.scores import PUBLISHED_KIND, pair_scores
+from transformatcher.evaluation.scores import pair_scores
 from transformatcher.images import resize
 from transformatcher.inference.export import format_of, runner
 from transformatcher.inference.matcher import Matcher
@@ -48,10 +49,12 @@ def compare(
         guesses = norm_to_px(found[np.flatnonzero(pair.visible)], loaded.trg_size).round(4).tolist()
         own.append(prediction)
         exported.append(replace(prediction, pred_kps=guesses))
-    kind = PUBLISHED_KIND[benchmark]
+    pck_threshold = find_benchmark(benchmark).pck_threshold
     times = 1000 * np.median(seconds, axis=0)
     return [
-        ExportScore(name, megabytes, float(ms), {f"{a:g}": float(pair_scores(found, kind, a).mean()) for a in alphas})
+        ExportScore(
+            name, megabytes, float(ms), {f"{a:g}": float(pair_scores(found, pck_threshold, a).mean()) for a in alphas}
+        )
         for name, megabytes, ms, found in (
             ("model", None, times[0], own),
             (path.name, path.stat().st_size / 1e6, times[1], exported),

@@ -5,20 +5,20 @@ publications; so does whether pairs or points are averaged. All of it is named h
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from transformatcher.data.benchmarks import PckThreshold
 from transformatcher.schema import Size
 
-Kind = Literal["img", "bbox", "bbox-kp", "bbox-padded"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+PCK_THRESHOLDS: tuple[PckThreshold, ...] = get_args(PckThreshold)
 ALPHAS = (0.01, 0.05, 0.1, 0.15)
 
 
 def reference_length(
-    kind: Kind,
+    pck_threshold: PckThreshold,
     *,
     size: Size,
     kps: Float[np.ndarray, "n 2"],
@@ -32,11 +32,11 @@ def reference_length(
     ``bbox-padded``: the widely copied PF-WILLOW artefact. Code that pads the keypoint list with -2 and takes the box of
     the padded list measures from -2 to the largest coordinate; published "bbox" columns of PF-WILLOW are this.
     """
-    if kind == "img":
+    if pck_threshold == "img":
         return float(max(size))
-    if kind == "bbox":
+    if pck_threshold == "bbox":
         return None if bbox is None else float(max(bbox[2] - bbox[0], bbox[3] - bbox[1]))
-    if kind == "bbox-kp":
+    if pck_threshold == "bbox-kp":
         return float((kps.max(axis=0) - kps.min(axis=0)).max())
     return float(kps.max() + 2)
 

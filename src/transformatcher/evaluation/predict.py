@@ -1,4 +1,4 @@
-"""Matcher and pairs → predictions on disk; scores.py reads them, so that another protocol costs only seconds."""
+"""Model and pairs → predicted keypoints in a file; scores.py computes PCK from it in any protocol."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,29 +20,32 @@ from transformatcher.run_folder import LineFile, Run, open_run_folder
 from transformatcher.schema import ImagePair, Size
 
 PREDICTIONS = "predictions.jsonl"
-LEVELS = ("easy", "medium", "hard")  # of difficulty
+LEVELS = ("easy", "medium", "hard")  # the levels of each factor of difficulty, 0 to 2
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """All that scoring needs to know of one pair: visible keypoints only, in pixels of the original images."""
+    """The predicted keypoints of one pair and all that scoring needs; coordinates are pixels of the original images.
+
+    Only keypoints that are visible in both images count, and those of the source that the target does not show.
+    """
 
     name: str
     category: str
-    src_size: list[int]
+    src_size: list[int]  # (h, w)
     trg_size: list[int]
-    kp_index: list[int]  # which of the benchmark's keypoints these are
+    kp_index: list[int]  # of each keypoint below, its index among those of the annotation
     src_kps: list[list[float]]
     trg_kps: list[list[float]]
     pred_kps: list[list[float]]
-    peak: list[float]  # how sharp the match distribution is at each keypoint
-    trg_bbox: list[float] | None
-    difficulty: dict[str, int]
-    drift: list[float] = field(default_factory=list)  # how far from itself each keypoint arrives there and back
-    # The same of keypoints that the target does not show, so that whatever was found for them is wrong.
+    peak: list[float]  # probability of the best target cell at each keypoint
+    trg_bbox: list[float] | None  # x0, y0, x1, y1
+    difficulty: dict[str, int]  # factor → index into LEVELS
+    cycle_error: list[float] = field(default_factory=list)  # in [-1, 1]²: source → target → source
+    # Keypoints of the source that the target does not show: whatever is predicted for them is wrong.
     absent_kps: list[list[float]] = field(default_factory=list)
     absent_peak: list[float] = field(default_factory=list)
-    absent_drift: list[float] = field(default_factory=list)
+    absent_cycle_error: list[float] = field(default_factory=list)
 
 
 def predict_to_disk(
@@ -63,11 +66,17 @@ def predict_to_disk(
     Args:
         model: in evaluation mode, on ``device``.
         pairs: with distinct names.
-        out: created if need be. A folder that holds predictions of another ``run`` is refused.
-        run: the command and what the predictions depend on (model, weights, data), kept in ``out/run.json``.
-        image_size, device, batch, threads: how to run.
-        overwrite: throw away what is there, whatever run it came from.
-        track: called with the numbers of pairs done and in all.
+        out: created if it does not exist. A folder with predictions of another ``run`` is an error.
+        run: the command and what the predictions depend on (model, weights, data), stored in ``out/run.json``.
+        image_size: (h, w) of the network's input.
+        device: where the model is.
+        batch: pairs at a time.
+        threads: that decode images.
+        overwrite: replace predictions of another run.
+        track: called with the number of pairs done and of all pairs.
+
+    Returns:
+        The file of predictions.
     """
     by_name = {pair.name: pair for pair in pairs}
 
@@ -96,7 +105,7 @@ def read_predictions(out: Path) -> list[Prediction]:
 
 
 def fingerprint(pairs: Iterable[ImagePair]) -> str:
-    """A short hash of all that the pairs' annotations say."""
+    """A short hash of all annotations of the pairs; images do not count."""
     digest = hashlib.sha256()
     for pair in pairs:
         flags = (pair.src_flip, pair.trg_flip, pair.orient)
@@ -116,7 +125,13 @@ def _predict(
 
 
 def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: torch.device) -> Iterator[Prediction]:
-    """Predict the keypoints of a few decoded pairs at once."""
+    """Predict the keypoints of decoded pairs as one batch.
+
+    Args:
+        model: in evaluation mode, on ``device``.
+        loaded: decoded pairs, with images of the network's input size.
+        device: where the model is.
+    """
     tensors = collate(loaded)
     absent_norm = stack_points([item.absent_px for item in loaded], [item.src_size for item in loaded])
     with torch.inference_mode():
@@ -139,10 +154,10 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
             trg_kps=item.trg_kps_px[index].round(4).tolist(),
             pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
             peak=peak[row, index].round(6).tolist(),
-            drift=cycle_error[row, index].round(6).tolist(),
+            cycle_error=cycle_error[row, index].round(6).tolist(),
             absent_kps=item.absent_px.round(4).tolist(),
             absent_peak=peak[row, absent].round(6).tolist(),
-            absent_drift=cycle_error[row, absent].round(6).tolist(),
+            absent_cycle_error=cycle_error[row, absent].round(6).tolist(),
             trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
             difficulty=dict(item.pair.difficulty),
         )
@@ -155,14 +170,14 @@ def _parse_prediction(data: Any) -> Prediction:
 
 
 def _check_prediction(prediction: Prediction) -> None:
-    """Raise where a line has all its keys and still says nothing that can be scored."""
+    """Raise ValueError or TypeError for a prediction that cannot be scored."""
     if not (isinstance(prediction.name, str) and isinstance(prediction.category, str)):
-        raise TypeError("its name and category are not words")
+        raise TypeError("its name and category are not strings")
     if not isinstance(prediction.difficulty, dict):
-        raise TypeError(f"{prediction.difficulty} are not levels of difficulty")
+        raise TypeError(f"difficulty {prediction.difficulty} is not a table of levels")
     points = [np.array(kps, dtype=np.float64) for kps in (prediction.trg_kps, prediction.pred_kps)]
     if not (points[0].shape == points[1].shape == (len(prediction.peak), 2) and points[0].size):
-        raise ValueError("true and predicted keypoints are not as many points [x, y] as there are peaks")
+        raise ValueError("trg_kps, pred_kps and peak are not of the same length, or not points [x, y]")
     if not all(np.isfinite(kps).all() for kps in points):
         raise ValueError("a keypoint is NaN or infinite")
     if len(prediction.trg_size) != 2 or not all(isinstance(side, int) and side > 0 for side in prediction.trg_size):
@@ -170,4 +185,4 @@ def _check_prediction(prediction: Prediction) -> None:
     if prediction.trg_bbox is not None and np.array(prediction.trg_bbox, dtype=np.float64).shape != (4,):
         raise ValueError(f"{prediction.trg_bbox} is not a box")
     if not all(isinstance(level, int) and 0 <= level < len(LEVELS) for level in prediction.difficulty.values()):
-        raise ValueError(f"{prediction.difficulty} are not levels of difficulty")
+        raise ValueError(f"difficulty {prediction.difficulty}: levels are 0 to {len(LEVELS) - 1}")

@@ -1,4 +1,4 @@
-"""Predictions on disk → scores, under any protocol."""
+"""Predictions → PCK in any protocol: by threshold and α, in total, by category and by difficulty."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from transformatcher.coords import rescale_px
+from transformatcher.data.benchmarks import BENCHMARKS, PckThreshold
 from transformatcher.errors import InputError
 from transformatcher.evaluation.metrics import (
     ALPHAS,
-    KINDS,
-    Kind,
+    PCK_THRESHOLDS,
     bootstrap_ci95,
     bootstrap_weights,
     correct_points,
@@ -31,39 +31,44 @@ from transformatcher.schema import Size
 
 SCORES = "scores.json"
 PUBLISHED_FRAME: Size = (240, 240)
-PUBLISHED_KIND: Mapping[str, Kind] = {"spair": "bbox", "pfpascal": "img", "pfwillow": "bbox-kp", "coco": "bbox"}
 
 
 @dataclass(frozen=True)
-class _Scored:
-    """One pair in the chosen frame: its errors, and the lengths they are measured against."""
+class _ScoredPair:
+    """One pair in the chosen frame: the errors of its points, and the length of each threshold that it has."""
 
     category: str
     difficulty: Mapping[str, int]
-    errors: np.ndarray  # (n,)
-    lengths: Mapping[Kind, float]
+    errors: Float[np.ndarray, " n"]
+    lengths: Mapping[PckThreshold, float]
 
 
 def score(
     predictions: Sequence[Prediction], *, frame: Size | None = PUBLISHED_FRAME, alphas: Sequence[float] = ALPHAS
 ) -> dict[str, Any]:
-    """Predictions → PCK for every threshold kind and α, in all, by category and by difficulty.
+    """PCK for every threshold and α, in total, by category and by difficulty.
 
     Args:
-        predictions: of any benchmark; a kind is left out where a pair has no box for it.
-        frame: the (h, w) every target is resized to before distances are taken, boxes with it (published numbers use
-            240 × 240), or None for the original pixels.
-        alphas: tolerances.
+        predictions: of any benchmark. A threshold is left out where a pair has no box for it.
+        frame: the (h, w) that every target is resized to before distances are taken, boxes included (published numbers
+            use 240 × 240), or None for the original pixels.
+        alphas: tolerances, as parts of the threshold's length.
+
+    Returns:
+        What ``scores.json`` holds. Each ``pck`` table is threshold → α → ``per_pair``, ``per_point`` and ``ci95``.
     """
     pairs = [_in_frame(prediction, frame) for prediction in predictions]
-    kinds = [kind for kind in KINDS if all(kind in pair.lengths for pair in pairs)]
+    thresholds = [threshold for threshold in PCK_THRESHOLDS if all(threshold in pair.lengths for pair in pairs)]
     factors = sorted({factor for pair in pairs for factor in pair.difficulty})
 
-    def table(group: Sequence[_Scored]) -> dict[str, Any]:
+    def table(group: Sequence[_ScoredPair]) -> dict[str, Any]:
         weights = bootstrap_weights(len(group))
-        return {kind: {f"{alpha:g}": _cell(group, kind, alpha, weights) for alpha in alphas} for kind in kinds}
+        return {
+            threshold: {f"{alpha:g}": _cell(group, threshold, alpha, weights) for alpha in alphas}
+            for threshold in thresholds
+        }
 
-    def groups(key: Callable[[_Scored], str | None]) -> dict[str, Any]:
+    def by_group(key: Callable[[_ScoredPair], str | None]) -> dict[str, Any]:
         names = sorted({name for pair in pairs if (name := key(pair)) is not None}, key=_level_order)
         return {name: table([pair for pair in pairs if key(pair) == name]) for name in names}
 
@@ -72,86 +77,91 @@ def score(
         "n_points": sum(len(pair.errors) for pair in pairs),
         "frame": "original" if frame is None else f"{frame[0]}x{frame[1]}",
         "pck": table(pairs),
-        "per_category": groups(lambda pair: pair.category),
-        "difficulty": {factor: groups(partial(_level, factor)) for factor in factors},
+        "per_category": by_group(lambda pair: pair.category),
+        "difficulty": {factor: by_group(partial(_level, factor)) for factor in factors},
     }
 
 
-def judged_points(
-    predictions: Sequence[Prediction], kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+def labelled_points(
+    predictions: Sequence[Prediction], pck_threshold: PckThreshold, alpha: float, frame: Size | None = PUBLISHED_FRAME
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-    """Every predicted point of every pair: (sharpness, drift there and back, whether it is right)."""
-    if any(len(prediction.drift) != len(prediction.peak) for prediction in predictions):
-        raise InputError("these predictions do not say how far points drift there and back; run eval again")
+    """Peak, cycle error and correctness of every predicted point of every pair."""
+    if any(len(prediction.cycle_error) != len(prediction.peak) for prediction in predictions):
+        raise InputError("these predictions have no cycle errors; run transformatcher eval again with --overwrite")
     pairs = [_in_frame(prediction, frame) for prediction in predictions]
-    if any(kind not in pair.lengths for pair in pairs):
-        raise InputError(f"threshold {kind!r}: not every pair has the object box that it needs")
-    right = [correct_points(pair.errors, pair.lengths[kind], alpha) for pair in pairs]
+    _check_boxes(predictions, pairs, pck_threshold)
     return (
         np.concatenate([prediction.peak for prediction in predictions]),
-        np.concatenate([prediction.drift for prediction in predictions]),
-        np.concatenate(right),
+        np.concatenate([prediction.cycle_error for prediction in predictions]),
+        np.concatenate([correct_points(pair.errors, pair.lengths[pck_threshold], alpha) for pair in pairs]),
     )
 
 
 def absent_points(predictions: Sequence[Prediction]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Every point that its target does not show: (sharpness, drift there and back) of what was found all the same."""
-    peaks, drifts = ([getattr(p, f"absent_{name}") for p in predictions] for name in ("peak", "drift"))
-    return np.concatenate(peaks).astype(np.float64), np.concatenate(drifts).astype(np.float64)
+    """Peak and cycle error of every point that its target does not show; whatever was predicted for it is wrong."""
+    peaks = np.concatenate([prediction.absent_peak for prediction in predictions])
+    cycle_errors = np.concatenate([prediction.absent_cycle_error for prediction in predictions])
+    return peaks.astype(np.float64), cycle_errors.astype(np.float64)
 
 
 def pair_scores(
-    predictions: Sequence[Prediction], kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+    predictions: Sequence[Prediction], pck_threshold: PckThreshold, alpha: float, frame: Size | None = PUBLISHED_FRAME
 ) -> Float[np.ndarray, " n"]:
-    """The PCK of each pair alone, in percent."""
+    """PCK of each pair, in percent."""
     pairs = [_in_frame(prediction, frame) for prediction in predictions]
-    missing = next((p.name for p, scored in zip(predictions, pairs, strict=True) if kind not in scored.lengths), None)
-    if missing is not None:
-        raise InputError(f"pair {missing} has no object box, which the threshold {kind!r} needs")
-    return np.array([100 * correct_points(pair.errors, pair.lengths[kind], alpha).mean() for pair in pairs])
+    _check_boxes(predictions, pairs, pck_threshold)
+    return np.array([100 * correct_points(pair.errors, pair.lengths[pck_threshold], alpha).mean() for pair in pairs])
 
 
 def tolerance_px(
-    prediction: Prediction, kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+    prediction: Prediction, pck_threshold: PckThreshold, alpha: float, frame: Size | None = PUBLISHED_FRAME
 ) -> tuple[float, float]:
-    """How far along (x, y), in pixels of the original target, a prediction may lie from the truth and be right."""
+    """The largest error along x and along y, in pixels of the original target, with which a prediction is correct."""
     h, w = prediction.trg_size
-    radius = alpha * _in_frame(prediction, frame).lengths[kind]
+    radius = alpha * _in_frame(prediction, frame).lengths[pck_threshold]
     frame_h, frame_w = frame or (h, w)
     return radius * w / frame_w, radius * h / frame_h
 
 
-def worst_first(
-    predictions: Sequence[Prediction], kind: Kind, alpha: float, frame: Size | None = PUBLISHED_FRAME
+def rank_by_error(
+    predictions: Sequence[Prediction], pck_threshold: PckThreshold, alpha: float, frame: Size | None = PUBLISHED_FRAME
 ) -> list[int]:
-    """Places of the predictions, the lowest PCK first; of equal PCK, that with larger errors is worse."""
-    scores = pair_scores(predictions, kind, alpha, frame)
-    radii = [np.maximum(tolerance_px(one, kind, alpha, frame), 1e-9) for one in predictions]
-    errors = [
-        np.linalg.norm((np.array(one.pred_kps) - one.trg_kps) / radius, axis=1).mean()
-        for one, radius in zip(predictions, radii, strict=True)
-    ]
-    return [int(place) for place in np.lexsort((-np.array(errors), scores))]
+    """Indices of the predictions, lowest PCK first; of equal PCK, the larger mean error first."""
+    scores = pair_scores(predictions, pck_threshold, alpha, frame)
+    errors = []
+    for prediction in predictions:
+        radius = np.maximum(tolerance_px(prediction, pck_threshold, alpha, frame), 1e-9)
+        offsets = (np.array(prediction.pred_kps) - prediction.trg_kps) / radius  # (n, 2), in tolerances
+        errors.append(np.linalg.norm(offsets, axis=1).mean())
+    return [int(index) for index in np.lexsort((-np.array(errors), scores))]
 
 
-def _in_frame(prediction: Prediction, frame: Size | None) -> _Scored:
+def _in_frame(prediction: Prediction, frame: Size | None) -> _ScoredPair:
     size = (prediction.trg_size[0], prediction.trg_size[1])
     new = frame or size
     true, predicted = (rescale_px(np.array(kps), size, new) for kps in (prediction.trg_kps, prediction.pred_kps))
     bbox = None
     if prediction.trg_bbox is not None:
         bbox = rescale_px(np.array(prediction.trg_bbox).reshape(2, 2), size, new).reshape(4)
-    lengths = {kind: reference_length(kind, size=new, kps=true, bbox=bbox) for kind in KINDS}
-    return _Scored(
+    lengths = {threshold: reference_length(threshold, size=new, kps=true, bbox=bbox) for threshold in PCK_THRESHOLDS}
+    return _ScoredPair(
         category=prediction.category,
         difficulty=prediction.difficulty,
         errors=point_errors(predicted, true),
-        lengths={kind: length for kind, length in lengths.items() if length is not None},
+        lengths={threshold: length for threshold, length in lengths.items() if length is not None},
     )
 
 
-def _cell(group: Sequence[_Scored], kind: Kind, alpha: float, weights: np.ndarray) -> dict[str, Any]:
-    correct = [correct_points(pair.errors, pair.lengths[kind], alpha) for pair in group]
+def _check_boxes(predictions: Sequence[Prediction], pairs: Sequence[_ScoredPair], pck_threshold: PckThreshold) -> None:
+    for prediction, pair in zip(predictions, pairs, strict=True):
+        if pck_threshold not in pair.lengths:
+            raise InputError(f"pair {prediction.name} has no object box, which the threshold {pck_threshold!r} needs")
+
+
+def _cell(
+    group: Sequence[_ScoredPair], pck_threshold: PckThreshold, alpha: float, weights: Float[np.ndarray, "resamples n"]
+) -> dict[str, Any]:
+    correct = [correct_points(pair.errors, pair.lengths[pck_threshold], alpha) for pair in group]
     low, high = bootstrap_ci95(np.array([100 * pair.mean() for pair in correct]), weights)
     return {
         "per_pair": round(pck_per_pair(correct), 3),
@@ -160,7 +170,7 @@ def _cell(group: Sequence[_Scored], kind: Kind, alpha: float, weights: np.ndarra
     }
 
 
-def _level(factor: str, pair: _Scored) -> str | None:
+def _level(factor: str, pair: _ScoredPair) -> str | None:
     level = pair.difficulty.get(factor)
     return None if level is None else LEVELS[level]
 
@@ -169,24 +179,42 @@ def _level_order(name: str) -> tuple[int, str]:
     return (LEVELS.index(name) if name in LEVELS else 0, name)
 
 
-def headline(scores: Mapping[str, Any], out: Path, kind: str = "auto") -> tuple[Kind, str]:
-    """The threshold kind and α to show where there is room for one: what the benchmark's publications use, and 0.1."""
-    kinds = list(scores["pck"])
-    if kind == "auto":
-        kind = PUBLISHED_KIND.get(read_arguments(out).get("benchmark", ""), "img")
-        kind = kind if kind in kinds else "img"
-    if kind not in kinds:
-        raise InputError(f"threshold {kind!r}: not every pair has the box it needs; choose one of {', '.join(kinds)}")
-    alphas = list(scores["pck"][kind])
-    return cast(Kind, kind), "0.1" if "0.1" in alphas else alphas[-1]
+def published_threshold(benchmark: str) -> PckThreshold:
+    """The threshold of a benchmark's published PCK; ``img`` where the benchmark is not known."""
+    return BENCHMARKS[benchmark].pck_threshold if benchmark in BENCHMARKS else "img"
 
 
-def remarks(predictions: Sequence[Prediction], out: Path) -> list[str]:
-    """Sentences on what a reader of the scores should know."""
+def primary_metric(scores: Mapping[str, Any], out: Path, pck_threshold: str = "auto") -> tuple[PckThreshold, str]:
+    """The threshold and α to show where there is room for one number only.
+
+    Args:
+        scores: from :func:`score`.
+        out: the folder of the predictions.
+        pck_threshold: one of those in ``scores``; ``auto`` for the published one of the benchmark in ``out/run.json``,
+            or ``img`` where that needs boxes that are missing.
+
+    Returns:
+        The threshold, and the α 0.1 or else the largest.
+    """
+    thresholds = list(scores["pck"])
+    if pck_threshold == "auto":
+        published = published_threshold(read_arguments(out).get("benchmark", ""))
+        pck_threshold = published if published in thresholds else "img"
+    if pck_threshold not in thresholds:
+        raise InputError(
+            f"threshold {pck_threshold!r}: not every pair has the object box that it needs; "
+            f"choose one of {', '.join(thresholds)}"
+        )
+    alphas = list(scores["pck"][pck_threshold])
+    return cast(PckThreshold, pck_threshold), "0.1" if "0.1" in alphas else alphas[-1]
+
+
+def score_warnings(predictions: Sequence[Prediction], out: Path) -> list[str]:
+    """What a reader of the scores should know: missing pairs, missing boxes, true keypoints outside their image."""
     found = []
-    wanted = read_arguments(out).get("n_pairs", len(predictions))
-    if wanted != len(predictions):
-        found.append(f"unfinished: {len(predictions)} of {wanted} pairs are predicted so far")
+    expected = read_arguments(out).get("n_pairs", len(predictions))
+    if expected != len(predictions):
+        found.append(f"unfinished: {len(predictions)} of {expected} pairs are predicted so far")
     without = sum(prediction.trg_bbox is None for prediction in predictions)
     if without:
         found.append(f"no bbox threshold: {without} of {len(predictions)} pairs have no object box")
@@ -207,7 +235,7 @@ def write_scores(path: Path, scores: Mapping[str, Any]) -> Path:
 
 
 def scores_name(frame: Size | None, alphas: Sequence[float]) -> str:
-    """The file for scores under a protocol: scores.json for the published one, a name of its own for any other."""
+    """The file name for scores in a protocol: ``scores.json`` for the published one, another for any other."""
     parts = ["scores"]
     if frame != PUBLISHED_FRAME:
         parts.append("original" if frame is None else f"{frame[0]}x{frame[1]}")
@@ -217,7 +245,7 @@ def scores_name(frame: Size | None, alphas: Sequence[float]) -> str:
 
 
 def parse_frame(text: str) -> Size | None:
-    """``original``, ``240`` or ``240x320`` (h × w) → a frame."""
+    """``original`` → None, ``240`` → (240, 240), ``240x320`` → (240, 320), as (h, w)."""
     if text == "original":
         return None
     parts = text.lower().split("x")
@@ -227,7 +255,7 @@ def parse_frame(text: str) -> Size | None:
 
 
 def parse_alphas(values: Iterable[float]) -> list[float]:
-    """Tolerances in rising order, as parts of a length."""
+    """Tolerances in rising order, each once; an error for one outside (0, 1]."""
     alphas = sorted(set(values))
     if not alphas or not all(0 < alpha <= 1 for alpha in alphas):
         raise InputError(f"alpha {', '.join(f'{alpha:g}' for alpha in alphas)}: tolerances lie between 0 and 1")

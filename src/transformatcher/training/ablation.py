@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from transformatcher.config import RunConfig, SourceConfig, check_keys, read_tables, run_config, source_config, to_plain
-from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.benchmarks import find_benchmark, load_benchmark
 from transformatcher.errors import InputError
-from transformatcher.evaluation.scores import PUBLISHED_KIND
 from transformatcher.evaluation.speed import cost
 from transformatcher.files import exclusive_lock, read_json, write_text
 from transformatcher.inference.checkpoint import load_checkpoint
@@ -336,7 +335,7 @@ def gather(study: Study, out: Path, command: str = "") -> dict[str, Any]:
         "question": study.question,
         "command": command or f"transformatcher ablate {study.name}",
         "columns": [f"{set_name(item)} @ {alpha}" for item in study.measure for alpha in ALPHAS_SHOWN],
-        "kinds": {set_name(item): PUBLISHED_KIND[item.benchmark] for item in study.measure},
+        "pck_thresholds": {set_name(item): find_benchmark(item.benchmark).pck_threshold for item in study.measure},
         "rows": rows,
     }
     write_text(out / ABLATION, json.dumps(table, indent=2) + "\n")
@@ -352,9 +351,9 @@ def _mean_spread(values: Sequence[float]) -> dict[str, float]:
 
 def markdown(table: Mapping[str, Any]) -> str:
     """The table for a document: PCK @ 0.05 / 0.1 of each set in a cell, ± the spread at 0.1; costs where known."""
-    names = list(table["kinds"])
+    names = list(table["pck_thresholds"])
     units = {key: unit for key, unit in COSTS_SHOWN.items() if any(key in row for row in table["rows"])}
-    head = ["", *(f"{name} (`{table['kinds'][name]}`)" for name in names), "seeds", *units.values()]
+    head = ["", *(f"{name} (`{table['pck_thresholds'][name]}`)" for name in names), "seeds", *units.values()]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in table["rows"]:
         cells = []

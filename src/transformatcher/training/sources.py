@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from transformatcher.config import DataConfig, SourceConfig
-from transformatcher.data.benchmarks import load_benchmark
-from transformatcher.data.coco_keypoints import AnnotatedObject, find_coco, load_coco_objects
-from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, objects_of
+from transformatcher.data.benchmarks import find_benchmark, load_benchmark
+from transformatcher.data.coco_keypoints import AnnotatedObject
+from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, unique_objects
 from transformatcher.data.loader import WeightedPairs
-from transformatcher.data.pairs import find_split, photo_names
+from transformatcher.data.pairs import image_stems
 from transformatcher.errors import InputError
 
 Item = TypeVar("Item")
@@ -25,11 +25,12 @@ def load_source(item: SourceConfig, data: DataConfig, seed: int) -> WeightedPair
     """
     root = Path(data.root) / item.folder
     excluded = _excluded_images(data)
-    if item.benchmark != "coco":
-        listed = load_benchmark(item.benchmark, root, item.split)[: item.limit]
-        listed = _exclude(listed, photo_names, excluded, f"{root}, {item.split}: pair")
-        return WeightedPairs(SelfPairs(objects_of(listed), seed=seed) if item.with_itself else listed, item.share)
-    objects = load_coco_objects(*find_coco(root, find_split(item.split)))
+    benchmark = find_benchmark(item.benchmark)
+    if benchmark.content == "pairs":
+        listed = load_benchmark(item.benchmark, root, item.split, limit=item.limit)
+        listed = _exclude(listed, image_stems, excluded, f"{root}, {item.split}: pair")
+        return WeightedPairs(SelfPairs(unique_objects(listed), seed=seed) if item.with_itself else listed, item.share)
+    objects = benchmark.load(root, item.split)
     objects = _exclude(objects, lambda annotated: {annotated.image.stem}, excluded, f"{root}: object")
     large = [annotated for annotated in objects if _relative_size(annotated) >= data.min_object]
     if objects and not large:
@@ -55,11 +56,12 @@ def _excluded_images(data: DataConfig) -> set[str]:
     for item in data.leave_out:
         root = Path(data.root) / item.folder
         try:
-            if item.benchmark == "coco":
-                objects = load_coco_objects(*find_coco(root, find_split(item.split)))
-                names |= {annotated.image.stem for annotated in objects}
+            benchmark = find_benchmark(item.benchmark)
+            loaded = benchmark.load(root, item.split)
+            if benchmark.content == "pairs":
+                names = names.union(*map(image_stems, loaded))
             else:
-                names = names.union(*map(photo_names, load_benchmark(item.benchmark, root, item.split)))
+                names |= {annotated.image.stem for annotated in loaded}
         except InputError as error:
             raise InputError(f"data.leave_out: {error}") from error
     return names

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from transformatcher.config import SourceConfig
-from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.benchmarks import PckThreshold, find_benchmark, load_benchmark
 from transformatcher.data.pairs import LoadedPair, load_pair
-from transformatcher.evaluation.metrics import ALPHAS, Kind
+from transformatcher.evaluation.metrics import ALPHAS
 from transformatcher.evaluation.predict import predict_batch
-from transformatcher.evaluation.scores import PUBLISHED_KIND, pair_scores
+from transformatcher.evaluation.scores import pair_scores
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import Size
 from transformatcher.training.distributed import DistributedContext
@@ -24,7 +24,7 @@ class ValidationSet:
     """The decoded pairs of one set, in batches. Each process holds every ``world_size``-th batch."""
 
     name: str
-    kind: Kind
+    pck_threshold: PckThreshold
     n_pairs: int  # of all processes
     batches: Sequence[Sequence[LoadedPair]]
 
@@ -49,14 +49,14 @@ def load_validation_set(
     """
     distributed = distributed or DistributedContext()
     folder = Path(root) / item.folder
-    pairs = load_benchmark(item.benchmark, folder, item.split, n_pairs=item.limit or 1000)[: item.limit]
+    pairs = load_benchmark(item.benchmark, folder, item.split, limit=item.limit)
     chunks = [pairs[start : start + batch_size] for start in range(0, len(pairs), batch_size)]
     with ThreadPoolExecutor(threads) as pool:
         batches = [
             list(pool.map(partial(load_pair, size=size), chunk))
             for chunk in chunks[distributed.rank :: distributed.world_size]
         ]
-    return ValidationSet(set_name(item), PUBLISHED_KIND[item.benchmark], len(pairs), batches)
+    return ValidationSet(set_name(item), find_benchmark(item.benchmark).pck_threshold, len(pairs), batches)
 
 
 def set_name(item: SourceConfig) -> str:
@@ -84,7 +84,9 @@ def evaluate_pck(
         totals = torch.zeros(len(ALPHAS), dtype=torch.float64)
         for batch in validation_set.batches:
             predictions = list(predict_batch(model, batch, device))
-            totals += torch.tensor([pair_scores(predictions, validation_set.kind, alpha).sum() for alpha in ALPHAS])
+            totals += torch.tensor(
+                [pair_scores(predictions, validation_set.pck_threshold, alpha).sum() for alpha in ALPHAS]
+            )
         means = distributed.sum(totals.to(device)) / validation_set.n_pairs
         result[validation_set.name] = {f"{alpha:g}": pck for alpha, pck in zip(ALPHAS, means.tolist(), strict=True)}
     return result

@@ -72,8 +72,8 @@ def plot_confidence(
     return figure
 
 
-def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "") -> Figure:
-    """PCK against α with its 95 % interval for each threshold kind; beside it, the categories at one kind and α."""
+def plot_scores(scores: Mapping[str, Any], pck_threshold: str, alpha: str, title: str = "") -> Figure:
+    """PCK against α with its 95 % interval for each threshold; beside it, the categories at one threshold and α."""
     figure = Figure(figsize=(11, 4.2), dpi=110, layout="constrained")
     curve, bars = figure.subplots(1, 2, width_ratios=[1, 1.7])
     colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.9, len(scores["pck"])))
@@ -85,13 +85,13 @@ def plot_scores(scores: Mapping[str, Any], kind: str, alpha: str, title: str = "
         curve.fill_between(alphas, low, high, color=colour, alpha=0.2, lw=0)
     curve.set(xlabel="α", ylabel="PCK, mean over pairs (%)", ylim=(0, 100))
     curve.legend(fontsize=8, title=f"threshold, frame {scores['frame']}", title_fontsize=8)
-    cells = {name: table[kind][alpha] for name, table in scores["per_category"].items()}
+    cells = {name: table[pck_threshold][alpha] for name, table in scores["per_category"].items()}
     values = np.array([cell["per_pair"] for cell in cells.values()])
     errors = np.abs(np.array([cell["ci95"] for cell in cells.values()]).T - values)
     bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[SEQUENTIAL](0.35), ecolor="0.25", capsize=2)
-    bars.axhline(scores["pck"][kind][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
+    bars.axhline(scores["pck"][pck_threshold][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
     bars.set_xticks(range(len(cells)), list(cells), rotation=60, ha="right", fontsize=8)
-    bars.set(ylabel=f"PCK @ {alpha}, {kind} (%)", ylim=(0, 100))
+    bars.set(ylabel=f"PCK @ {alpha}, {pck_threshold} (%)", ylim=(0, 100))
     bars.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, borderaxespad=0)
     for axis in (curve, bars):
         axis.spines[["top", "right"]].set_visible(False)
@@ -106,7 +106,7 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
     Args:
         table: as :func:`transformatcher.training.ablation.gather` makes it.
     """
-    names, rows = list(table["kinds"]), table["rows"]
+    names, rows = list(table["pck_thresholds"]), table["rows"]
     alphas = ("0.05", "0.1")
     labels = [textwrap.fill(str(row["label"]), 36) for row in rows]
     lines = sum(1 + label.count("\n") for label in labels)
@@ -119,7 +119,7 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
             cells = [row.get(f"{name} @ {alpha}", {"mean": np.nan, "spread": 0}) for row in rows]
             means, spreads = [cell["mean"] for cell in cells], [cell["spread"] for cell in cells]
             panel.errorbar(means, places, xerr=spreads, fmt="o", ms=5, capsize=2, color=colour)
-            panel.set_title(f"{name} ({table['kinds'][name]}) @ {alpha}", fontsize=9)
+            panel.set_title(f"{name} ({table['pck_thresholds'][name]}) @ {alpha}", fontsize=9)
             panel.grid(axis="both", alpha=0.3)
             panel.tick_params(labelsize=8)
     for panel in panels[-1]:

@@ -67,7 +67,7 @@ def test_mirrored_pairs(pascal_root, tmp_path, monkeypatch):
 
 
 def test_pairs_of_another_seed(coco_root, tmp_path):
-    drawn = [load_benchmark("coco", coco_root, n_pairs=1, seed=seed)[0].name for seed in range(9)]
+    drawn = [load_benchmark("coco", coco_root, limit=1, seed=seed)[0].name for seed in range(9)]
     seed = next(seed for seed, name in enumerate(drawn) if name != drawn[0])
     said = {"benchmark": "coco", "split": None, "seed": seed}
     run = read_eval(write_eval(tmp_path / "x", [prediction(drawn[seed], 3.0)], **said))

@@ -63,7 +63,7 @@ class TestResultTables:
         rows = [{"label": "axial", "seeds": 3, **cells, "ms_per_pair": 3.14159}, {"label": "none", "seeds": 1},
                 {"label": "two", "seeds": 2, **same}, {"label": "one", "seeds": 1, **same}]  # fmt: skip
         data = {"name": "position", "title": "Position", "question": "Does it help?",
-                "command": "transformatcher ablate position", "columns": list(cells), "kinds": {"a": "img"},
+                "command": "transformatcher ablate position", "columns": list(cells), "pck_thresholds": {"a": "img"},
                 "rows": rows}  # fmt: skip
         table = ablation_table(data)
         assert rows_of(table) == {

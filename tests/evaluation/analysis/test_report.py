@@ -44,7 +44,7 @@ def write_everything(tmp_path: Path, folder: Path, spair_root: Path) -> list[Pat
     cell = {"mean": 88.0, "spread": 0.5}
     ablation = {"name": "position", "title": "Position", "question": "Does it teach < much?",
                 "command": "transformatcher ablate position",
-                "columns": ["a @ 0.05", "a @ 0.1"], "kinds": {"a": "img"},
+                "columns": ["a @ 0.05", "a @ 0.1"], "pck_thresholds": {"a": "img"},
                 "rows": [{"label": "axial", "seeds": 3, "a @ 0.05": cell, "a @ 0.1": cell}]}  # fmt: skip
     (tmp_path / "ablation").mkdir()
     (tmp_path / "ablation" / "ablation.json").write_text(json.dumps(ablation))
@@ -134,7 +134,7 @@ def test_no_name_becomes_markup(spair_root, tmp_path):
     check_page((tmp_path / "runs" / "gallery" / "failures.html").read_text())
     cell = {"mean": 88.0, "spread": 0.5}
     study = dict.fromkeys(("name", "title", "question", "command"), bad)
-    study |= {"columns": [bad], "rows": [{"label": bad, "seeds": 2, bad: cell}], "kinds": {bad: bad}}
+    study |= {"columns": [bad], "rows": [{"label": bad, "seeds": 2, bad: cell}], "pck_thresholds": {bad: bad}}
     (tmp_path / "ablation" / "ablation.json").write_text(json.dumps(study))
     rows = [row | dict.fromkeys(("variant", "backbone", "path"), bad) for row in BENCH["rows"]]
     (tmp_path / "bench.json").write_text(json.dumps(BENCH | {"device": bad, "rows": rows}))

@@ -22,7 +22,7 @@ from transformatcher.evaluation.analysis.html import (
 from transformatcher.evaluation.analysis.run_folders import EvalRun, pairs_of
 from transformatcher.evaluation.metrics import point_errors
 from transformatcher.evaluation.predict import LEVELS, Prediction
-from transformatcher.evaluation.scores import pair_scores, tolerance_px, worst_first
+from transformatcher.evaluation.scores import pair_scores, rank_by_error, tolerance_px
 from transformatcher.schema import ImagePair
 from transformatcher.viz.pictures import draw_errors
 
@@ -60,15 +60,15 @@ class Gallery:
 def worst_pairs(run: EvalRun, root: Path, most: int, alpha: float = 0.1) -> list[Failure]:
     """The ``most`` pairs with the lowest PCK at ``alpha``; pairs of equal PCK are ordered by their mean error."""
     pairs = pairs_of(run, root)
-    scores = pair_scores(run.predictions, run.kind, alpha, frame=None)
+    scores = pair_scores(run.predictions, run.pck_threshold, alpha, frame=None)
     failures = []
-    for index in worst_first(run.predictions, run.kind, alpha, frame=None)[:most]:
+    for index in rank_by_error(run.predictions, run.pck_threshold, alpha, frame=None)[:most]:
         prediction = run.predictions[index]
         if prediction.name not in pairs:
             raise InputError(
                 f"{run.folder}: pair {prediction.name} is not in {root}; name the folder that these predictions are of"
             )
-        radius_px, _ = tolerance_px(prediction, run.kind, alpha, frame=None)
+        radius_px, _ = tolerance_px(prediction, run.pck_threshold, alpha, frame=None)
         error_px = point_errors(np.array(prediction.pred_kps), np.array(prediction.trg_kps)).mean()
         error = 100 * alpha * error_px / radius_px
         failures.append(Failure(prediction, pairs[prediction.name], float(scores[index]), float(error), radius_px))
@@ -90,8 +90,8 @@ def gallery_page(
     track(len(failures), len(failures))
     lead = Paragraph(
         f"The {len(failures)} pairs with the lowest PCK of {len(run.predictions)} pairs of {run.data}, by {run.model}. "
-        f"A prediction is correct within {alpha:g} of the target's {run.kind} length, in pixels of the original; "
-        "a circle of this radius is drawn around each true point."
+        f"A prediction is correct within {alpha:g} of the target's {run.pck_threshold} length, in pixels of the "
+        "original; a circle of this radius is drawn around each true point."
     )
     blocks = gallery_blocks(Gallery(items, [run.command, command]), "pair")
     articles = [block for block in blocks if isinstance(block, Article)]

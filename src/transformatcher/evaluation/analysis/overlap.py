@@ -8,11 +8,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from transformatcher.data.benchmarks import Benchmark, load_benchmark
-from transformatcher.data.pairs import photo_names
+from transformatcher.data.benchmarks import benchmark_title, load_benchmark
+from transformatcher.data.pairs import image_stems
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.paper_tables import PROTOCOL
-from transformatcher.evaluation.analysis.run_folders import FOLDERS, EvalRun, pairs_of
+from transformatcher.evaluation.analysis.run_folders import EvalRun, pairs_of
 from transformatcher.evaluation.analysis.tables import NOTHING, Section, Table
 from transformatcher.evaluation.scores import pair_scores
 from transformatcher.viz.pictures import SEQUENTIAL
@@ -20,7 +20,6 @@ from transformatcher.viz.pictures import SEQUENTIAL
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
 ALL, FEW = "all pairs", "at most one image"  # of LISTED, the last two together
 PARTS = (ALL, *LISTED, FEW)
-LISTS_OF_PAIRS: tuple[Benchmark, ...] = ("pfpascal", "spair")  # benchmarks with a split for training
 ALPHAS = (0.05, 0.1)
 
 
@@ -28,14 +27,14 @@ ALPHAS = (0.05, 0.1)
 class TrainingList:
     """Pairs that something was trained on."""
 
-    benchmark: Benchmark
+    benchmark: str
     root: Path
     split: str = "trn"
 
     @property
     def words(self) -> str:
         """The benchmark and its split, as people call them."""
-        return f"{FOLDERS[self.benchmark]} {self.split}"
+        return benchmark_title(self.benchmark, self.split)
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Overlap:
 
     data: str  # the benchmark and its split
     training: str  # those of the list
-    kind: str  # of threshold
+    pck_threshold: str
     photos: tuple[int, int]  # of these pairs: in the list, and all
     counts: Mapping[str, int]  # of PARTS
     scores: Mapping[str, Mapping[str, tuple[float, ...] | None]]  # run → PARTS → PCK in percent at ALPHAS
@@ -73,20 +72,20 @@ def measure_overlap(runs: Sequence[EvalRun], root: Path, training: TrainingList)
             raise InputError(
                 f"{run.folder}: its {len(run.predictions)} pairs are not the {len(names)} of {first.folder}"
             )
-    listed = {photo_names(pair) for pair in load_benchmark(training.benchmark, training.root, training.split)}
+    listed = {image_stems(pair) for pair in load_benchmark(training.benchmark, training.root, training.split)}
     seen = frozenset[str]().union(*listed)
-    photos = frozenset[str]().union(*(photo_names(pairs[name]) for name in names))
+    photos = frozenset[str]().union(*(image_stems(pairs[name]) for name in names))
     scores: dict[str, Mapping[str, tuple[float, ...] | None]] = {}
     for run in runs:
-        groups = np.array([_group(photo_names(pairs[p.name]), listed, seen) for p in run.predictions])
+        groups = np.array([_group(image_stems(pairs[p.name]), listed, seen) for p in run.predictions])
         masks = {ALL: groups != "", **{name: groups == name for name in LISTED}, FEW: np.isin(groups, LISTED[2:])}
-        pck = np.stack([pair_scores(run.predictions, run.kind, alpha) for alpha in ALPHAS], axis=1)
+        pck = np.stack([pair_scores(run.predictions, run.pck_threshold, alpha) for alpha in ALPHAS], axis=1)
         label = run.folder.name if run.folder.name not in scores else str(run.folder)
         scores[label] = {
             name: tuple(pck[mask].mean(axis=0).tolist()) if mask.any() else None for name, mask in masks.items()
         }
     counts = {name: int(mask.sum()) for name, mask in masks.items()}  # of any run: the same
-    return Overlap(first.data, training.words, first.kind, (len(photos & seen), len(photos)), counts, scores)
+    return Overlap(first.data, training.words, first.pck_threshold, (len(photos & seen), len(photos)), counts, scores)
 
 
 def _group(photos: frozenset[str], listed: set[frozenset[str]], seen: frozenset[str]) -> str:
@@ -108,7 +107,7 @@ def overlap_table(overlap: Overlap, commands: Sequence[str] = ()) -> Table:
         ["in the training list", "pairs", *overlap.scores],
         [Section(rows)],
         [
-            f"{PROTOCOL} Threshold {overlap.kind}, α = {' / '.join(map(str, ALPHAS))}.",
+            f"{PROTOCOL} Threshold {overlap.pck_threshold}, α = {' / '.join(map(str, ALPHAS))}.",
             f"{overlap.photos[0]} of the {overlap.photos[1]} photos are in the list. They are known by the names of "
             "their files; a pair counts in either order, mirrored or not.",
         ],
@@ -132,7 +131,7 @@ def plot_overlap(overlap: Overlap) -> Figure:
             axis.bar_label(bars, [f"{cell[number]:.0f}" if cell else NOTHING for cell in cells], fontsize=7)
         axis.set_xticks(range(len(overlap.scores)), list(overlap.scores), fontsize=8)
         axis.set(title=f"α = {alpha}", ylim=(0, 105))
-    axes[0].set_ylabel(f"PCK (%), {overlap.kind}")
+    axes[0].set_ylabel(f"PCK (%), {overlap.pck_threshold}")
     figure.legend(loc="outside lower center", ncols=len(LISTED), fontsize=8, frameon=False)
     figure.suptitle(f"{overlap.data}, by what {overlap.training} holds of a pair", fontsize=10)
     return figure

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformatcher.data.benchmarks import BENCHMARKS, benchmark_title
 from transformatcher.evaluation.analysis.nonlocality_figures import NAMES, departure
 from transformatcher.evaluation.analysis.nonlocality_run import FACTORS, FORMS
 from transformatcher.evaluation.analysis.paper import SHORT_NAMES, SPAIR_05, TABLE_1, TABLE_3, class_wise
-from transformatcher.evaluation.analysis.run_folders import FOLDERS, EvalRun, bench_command
+from transformatcher.evaluation.analysis.run_folders import EvalRun, bench_command
 from transformatcher.evaluation.analysis.tables import NOTHING, Section, Table, number
 from transformatcher.evaluation.predict import LEVELS
 
 PROTOCOL = "PCK in percent, mean over pairs, in the published frame of 240 × 240 pixels."
-WHOLE = {("spair", "test"): 12_234, ("spair", "val"): 5_384, ("pfpascal", "test"): 299, ("pfwillow", "test"): 900}
 ALPHA = "0.1"  # of the tables by category and by difficulty
 
 
@@ -41,12 +41,12 @@ def benchmark_table(runs: Sequence[EvalRun]) -> Table:
     for run in runs:
         cells = rows.setdefault((run.model, str(run.arguments.get("weights_hash", ""))), {name: [] for name in columns})
         split = run.arguments.get("split")
-        for name, (benchmark, kind, alpha) in columns.items():
-            if run.benchmark == benchmark and kind in run.scores["pck"]:
-                value = number(run.scores["pck"][kind][alpha]["per_pair"])
+        for name, (benchmark, pck_threshold, alpha) in columns.items():
+            if run.benchmark == benchmark and pck_threshold in run.scores["pck"]:
+                value = number(run.scores["pck"][pck_threshold][alpha]["per_pair"])
                 count = run.scores["n_pairs"]
                 words = [str(split)] if split != "test" else []
-                words += [f"{count} pairs"] if count != WHOLE.get((benchmark, str(split))) else []
+                words += [f"{count} pairs"] if count != BENCHMARKS[benchmark].n_pairs.get(str(split)) else []
                 cells[name].append(f"{value} ({', '.join(words)})" if words else value)
     labels = [label for label, _ in rows]
     ours = [
@@ -87,18 +87,20 @@ def class_table(runs: Sequence[EvalRun]) -> Table:
         sections.append(Section(printed, "the paper, Table A1 (ResNet-101, trained on SPair-71k, test split)"))
     ours = []
     for run in runs:
-        cells = {name: table[run.kind][ALPHA]["per_pair"] for name, table in run.scores["per_category"].items()}
-        cells["all"] = run.scores["pck"][run.kind][ALPHA]["per_pair"]
+        cells = {
+            name: table[run.pck_threshold][ALPHA]["per_pair"] for name, table in run.scores["per_category"].items()
+        }
+        cells["all"] = run.scores["pck"][run.pck_threshold][ALPHA]["per_pair"]
         ours.append([_of(run), *(number(cells.get(name)) for name in ["all", *categories])])
     sections.append(Section(ours, "measured here" if paper else ""))
-    data = FOLDERS.get(first.benchmark, first.benchmark)
+    data = benchmark_title(first.benchmark)
     beside = ", beside the paper's Table A1" if paper else ""
     return Table(
         f"classes-{first.benchmark or 'unknown'}",
         f"{data} by category{beside}",
         ["model", "all", *(SHORT_NAMES.get(name, name) for name in categories)],
         sections,
-        [f"{PROTOCOL} Threshold {first.kind}, α = {ALPHA}."],
+        [f"{PROTOCOL} Threshold {first.pck_threshold}, α = {ALPHA}."],
         [run.command for run in runs],
     )
 
@@ -120,15 +122,15 @@ def difficulty_table(runs: Sequence[EvalRun]) -> Table:
     for run in runs:
         levels = run.scores["difficulty"]
         cells = (levels.get(factor, {}).get(level) for factor, level in groups)
-        values = [None if cell is None else cell[run.kind][ALPHA]["per_pair"] for cell in cells]
+        values = [None if cell is None else cell[run.pck_threshold][ALPHA]["per_pair"] for cell in cells]
         rows.append([_of(run), *(number(value) for value in values)])
     return Table(
         f"difficulty-{first.benchmark or 'unknown'}",
-        f"{FOLDERS.get(first.benchmark, first.benchmark)} by difficulty",
+        f"{benchmark_title(first.benchmark)} by difficulty",
         ["model", *(f"{factor} {level}" for factor, level in groups)],
         [Section([[f"pairs ({first.data})", *counts]]), Section(rows, "PCK")],
         [
-            f"{PROTOCOL} Threshold {first.kind}, α = {ALPHA}.",
+            f"{PROTOCOL} Threshold {first.pck_threshold}, α = {ALPHA}.",
             "The paper prints no PCK by difficulty; its Figure 7 shows the shares of these levels by nonlocality.",
         ],
         [run.command for run in runs],

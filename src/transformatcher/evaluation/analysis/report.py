@@ -37,7 +37,7 @@ from transformatcher.evaluation.analysis.run_folders import (
     read_eval,
 )
 from transformatcher.evaluation.analysis.tables import Section, Table, number
-from transformatcher.evaluation.scores import remarks
+from transformatcher.evaluation.scores import score_warnings
 from transformatcher.files import read_json
 from transformatcher.run_folder import read_arguments
 from transformatcher.viz.plots import plot_ablation, plot_costs, plot_curves, plot_scores
@@ -179,7 +179,7 @@ def _table(table: Table) -> PageSection:
 
 
 def _evaluation(run: EvalRun) -> PageSection:
-    scores, kind, name = run.scores, run.kind, run.folder.name
+    scores, pck_threshold, name = run.scores, run.pck_threshold, run.folder.name
     rows = []
     for threshold, cells in scores["pck"].items():
         for alpha, cell in cells.items():
@@ -191,12 +191,15 @@ def _evaluation(run: EvalRun) -> PageSection:
         f"PCK of {run.model} on {run.data}",
         ["threshold", "α", "per pair", "95 % interval", "per point"],
         [Section(rows)],
-        [f"{scores['n_pairs']} pairs, {scores['n_points']} points. {PROTOCOL}", *remarks(run.predictions, run.folder)],
+        [
+            f"{scores['n_pairs']} pairs, {scores['n_points']} points. {PROTOCOL}",
+            *score_warnings(run.predictions, run.folder),
+        ],
     )
-    alpha = "0.1" if "0.1" in scores["pck"][kind] else next(iter(scores["pck"][kind]))
-    alt = f"PCK against tolerance, and by category at {alpha} ({kind}), of {name}"
+    alpha = "0.1" if "0.1" in scores["pck"][pck_threshold] else next(iter(scores["pck"][pck_threshold]))
+    alt = f"PCK against tolerance, and by category at {alpha} ({pck_threshold}), of {name}"
     blocks: list[Block] = [
-        embed_plot(plot_scores(scores, kind, alpha, title=name), alt),
+        embed_plot(plot_scores(scores, pck_threshold, alpha, title=name), alt),
         Folded("All numbers", [TableBlock(table)]),
         Commands([run.command]),
     ]
@@ -231,7 +234,7 @@ def _training(folder: Path) -> PageSection:
 
 def _ablation(data: Mapping[str, Any]) -> PageSection:
     blocks: list[Block] = [TableBlock(ablation_table(data), caption=False)]
-    if data.get("kinds") and data["rows"]:
+    if data.get("pck_thresholds") and data["rows"]:
         blocks.insert(0, embed_plot(plot_ablation(data), f"PCK of every row of the study {data['name']}"))
     title = f"Ablation: {data.get('title', data['name'])}"
     return PageSection(f"ablation-{slug(str(data['name']))}", title, blocks)

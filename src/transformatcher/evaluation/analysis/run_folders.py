@@ -7,17 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
+from transformatcher.data.benchmarks import BENCHMARKS, PckThreshold, benchmark_title, load_benchmark
 from transformatcher.errors import InputError
-from transformatcher.evaluation.metrics import Kind
 from transformatcher.evaluation.predict import PREDICTIONS, Prediction, read_predictions
-from transformatcher.evaluation.scores import PUBLISHED_KIND, score
+from transformatcher.evaluation.scores import published_threshold, score
 from transformatcher.files import read_json
 from transformatcher.inference.checkpoint import CONFIG
 from transformatcher.run_folder import RUN, format_command, read_arguments
 from transformatcher.schema import ImagePair
 
-FOLDERS = {"spair": "SPair-71k", "pfpascal": "PF-PASCAL", "pfwillow": "PF-WILLOW", "coco": "COCO"}
 OPTIONS = ("split", "weights", "refiner", "backbone", "backbone_weights", "set", "limit", "seed")  # of eval
 
 
@@ -35,15 +33,15 @@ class EvalRun:
         return str(self.arguments.get("benchmark", ""))
 
     @property
-    def kind(self) -> Kind:
+    def pck_threshold(self) -> PckThreshold:
         """The threshold that the benchmark is published with."""
-        wanted = PUBLISHED_KIND.get(self.benchmark, "img")
+        wanted = published_threshold(self.benchmark)
         return wanted if wanted in self.scores["pck"] else "img"
 
     @property
     def data(self) -> str:
         """The benchmark and its split, as people call them."""
-        return f"{FOLDERS.get(self.benchmark, self.benchmark)} {self.arguments.get('split') or ''}".strip()
+        return benchmark_title(self.benchmark, self.arguments.get("split"))
 
     @property
     def model(self) -> str:
@@ -61,7 +59,7 @@ class EvalRun:
     def command(self) -> str:
         """The command that writes this folder again; the benchmark's folder has its usual name."""
         chosen = {key: self.arguments.get(key) for key in OPTIONS}
-        root = FOLDERS.get(self.benchmark, "DIR")
+        root = benchmark_title(self.benchmark) or "DIR"
         return format_command(
             ["eval"], {"benchmark": self.benchmark or "?", "root": root, **chosen, "out": f"out/{self.folder.name}"}
         )
@@ -89,12 +87,11 @@ def read_eval(folder: Path) -> EvalRun:
 
 def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
     """The pairs that a run predicted, by name, and others of its split."""
-    benchmark = next((name for name in BENCHMARKS if name == run.benchmark), None)
-    if benchmark is None:
+    if run.benchmark not in BENCHMARKS:
         raise InputError(f"{run.folder / RUN}: does not say which benchmark these predictions are of")
     count = run.arguments.get("n_pairs", len(run.predictions))
     split, seed = run.arguments.get("split") or "test", run.arguments.get("seed") or 0
-    return {pair.name: pair for pair in load_benchmark(benchmark, root, split, n_pairs=count, seed=seed)}
+    return {pair.name: pair for pair in load_benchmark(run.benchmark, root, split, limit=count, seed=seed)}
 
 
 def read_bench(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""COCO-keypoint files → objects → pairs drawn from them."""
+"""Annotated objects → pairs drawn from them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +12,7 @@ from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, mirror_object,
 from transformatcher.errors import InputError
 
 
-class TestCoco:
-    def test_objects(self, coco_root: Path):
-        objects = load_coco_objects(*find_coco(coco_root, "trn"))
-        assert [item.category for item in objects] == ["cat", "cat", "cat", "dog"]
-        assert objects[0].bbox_px.tolist() == [1, 2, 31, 42]
-        assert objects[1].visible.tolist() == [True, True, True, False]
-        assert load_coco_objects(*find_coco(coco_root, "trn"), occluded=True)[1].visible.all()
-        assert objects[0].kp_names == ("a", "b", "c", "d")
-
+class TestCocoPairs:
     def test_pairs_share_keypoints_category_and_not_the_image(self, coco_root: Path):
         pairs = CocoPairs(load_coco_objects(*find_coco(coco_root, "trn")), min_shared=3)
         drawn = [pairs[i] for i in range(20)]
@@ -61,60 +53,9 @@ class TestCoco:
         assert 0.35 < share[True] < 0.65
         assert share[False] < 0.15
 
-    def test_keypoints_outside_are_not_visible(self, tmp_path: Path):
-        note = {"id": 1, "image_id": 1, "category_id": 2, "bbox": [0, 0, 9, 9], "keypoints": [-3, 5, 2, 7, 8, 2]}
-        coco_file(tmp_path, annotations=[note])
-        assert load_coco_objects(*find_coco(tmp_path, "trn"))[0].visible.tolist() == [False, True]
-
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"keypoints": [1, 2, 2]}, "annotation 9: 1 keypoints, its category 'dog' names 2"),
-            ({"keypoints": [1, 2, 2, float("nan"), 1, 2]}, "annotation 9: a keypoint is NaN"),
-            ({"image_id": "1"}, "no image has the id '1'"),
-            ({"category_id": 5}, "no category has the id 5"),
-            ({"bbox": [1, 2]}, "annotation 9: malformed"),
-            ({"bbox": [1, 2, -3, 4]}, "is not x0 < x1"),
-            ({"keypoints": None}, "'keypoints' is not a list of x, y, v"),
-        ],
-    )
-    def test_malformed_annotation(self, tmp_path: Path, change, message):
-        good = {"id": 9, "image_id": 1, "category_id": 2, "bbox": [0, 0, 9, 9], "keypoints": [1, 1, 2, 2, 2, 2]}
-        path = coco_file(tmp_path, annotations=[good | change])
-        with pytest.raises(InputError, match=message):
-            load_coco_objects(path, tmp_path / "images")
-
-    def test_ids_are_labels_and_must_differ(self, tmp_path: Path):
-        note = {"id": "ann", "image_id": 1, "category_id": 2, "keypoints": [1, 1, 2, 2, 2, 2]}
-        path = coco_file(tmp_path, annotations=[note, note])
-        with pytest.raises(InputError, match="annotation ann: its id stands twice"):
-            load_coco_objects(path, tmp_path / "images")
-        problems: list[str] = []
-        path = coco_file(tmp_path, annotations=[note], images=[{"id": 1, "file_name": "1.jpg"}] * 2 + [{}])
-        (item,) = load_coco_objects(path, tmp_path / "images", on_problem=problems.append)
-        assert (item.id, item.bbox_px) == ("ann", None)
-        assert ["id 1 stands twice" in problems[0], "no usable id" in problems[1]] == [True, True]
-
-    def test_bad_files(self, tmp_path: Path):
-        path = tmp_path / "annotations.json"
-        with pytest.raises(InputError, match=r"neither annotations\.json nor"):
-            find_coco(tmp_path, "val")
-        path.write_text("{")
-        with pytest.raises(InputError, match="not valid JSON"):
-            load_coco_objects(path, tmp_path)
-        path.write_text('{"images": []}')
-        with pytest.raises(InputError, match="it has no list 'annotations'"):
-            load_coco_objects(path, tmp_path)
+    def test_nothing_to_draw_from(self):
         with pytest.raises(InputError, match="no two of the 0 annotated objects"):
             CocoPairs([])
-
-    def test_official_layout(self, tmp_path: Path):
-        coco_file(tmp_path)
-        (tmp_path / "annotations").mkdir()
-        (tmp_path / "annotations.json").rename(tmp_path / "annotations" / "person_keypoints_val2017.json")
-        (tmp_path / "images").rename(tmp_path / "val2017")
-        annotations, images = find_coco(tmp_path, "val")
-        assert (annotations.name, images.name) == ("person_keypoints_val2017.json", "val2017")
 
 
 SIDED = ("left_eye", "right_eye", "nose", "left_paw")  # one keypoint has no mirror image
