@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-dependencies = ["torch", "numpy", "scipy", "PIL", "safetensors", "einops", "dacite", "jaxtyping"]
+dependencies = ["torch", "numpy", "scipy", "PIL", "safetensors", "einops", "pydantic", "jaxtyping"]
 
 _SOURCE = str(Path(__file__).parent / "src")
 if _SOURCE not in sys.path:  # the package lies in the repository; what it imports when first used must be found, too

@@ -57,7 +57,9 @@ def check_learning() -> None:
     pair, _ = synthetic_pair(0, size=(64, 64))
     src, trg = (to_tensor(image, (64, 64))[None] for image in (pair.src_image, pair.trg_image))
     for variant in ("paper", "released"):
-        model = build_matcher(model_config({"variant": variant, "backbone": "resnet50", "image_size": 64, "depth": 1}))
+        model = build_matcher(
+            model_config({"variant": variant, "backbone": "resnet50", "image_size": 64, "match2match": {"depth": 1}})
+        )
         flow = model(src, trg)
         flow.trg_norm.square().mean().backward()
         learned = [p.grad for p in model.refiner.parameters()]
@@ -66,7 +68,7 @@ def check_learning() -> None:
 
 def check_checkpoint(folder: Path) -> None:
     """Saved and loaded, the same model."""
-    config = model_config({"backbone": "resnet50", "image_size": 64, "depth": 1})
+    config = model_config({"backbone": "resnet50", "image_size": 64, "match2match": {"depth": 1}})
     model = build_matcher(config).eval()
     save_checkpoint(folder, model, config)
     again, read = load_checkpoint(folder)

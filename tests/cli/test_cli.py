@@ -124,7 +124,8 @@ class TestEval:
         assert "differs in weights_hash (" in capsys.readouterr().err
 
     def test_checkpoint(self, willow_root: Path, tmp_path: Path):
-        settings = {"backbone": "resnet50", "stages": [3], "depth": 1, "image_size": [64, 64], "sampler": "bilinear"}
+        settings = {"backbone": "resnet50", "stages": [3], "match2match.depth": 1, "image_size": 64}
+        settings |= {"sampler": "bilinear"}
         config = model_config(settings)
         save_checkpoint(tmp_path / "model", build_matcher(config), config)
         arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--weights", tmp_path / "model"]
@@ -140,16 +141,16 @@ class TestBadInput:
             (["--root", "nowhere"], "nowhere: no such folder"),
             (["--weights", "nowhere"], "nowhere: no such checkpoint"),
             (["--refiner", "none"], "--refiner none needs --backbone-weights"),
-            (["--set", "depth=3"], "depth is fixed by its training; what can be changed is"),
+            (["--set", "match2match.depth=3"], "depth is fixed by its training; what can be changed is"),
             (["--backbone-weights", "x.safetensors"], "go with --refiner none"),
             (["RAW", "--split", "tst"], "split 'tst' is none of trn, val, test"),
             (["RAW", "--split", "trn"], "trn.txt: no such list of pairs"),
-            (["RAW", "--set", "detph=3"], "unknown key 'detph'; did you mean 'depth'?"),
+            (["RAW", "--set", "sampelr=soft"], "unknown key 'sampelr'; did you mean 'sampler'?"),
             (["RAW", "--frame", "wide"], "frame 'wide': expected"),
             (["RAW", "--device", "tpu9"], "choose auto"),
             (["RAW", "--device", "meta"], "torch cannot use it here"),
             (["RAW", "--weights", "x"], "--weights brings its own refiner"),
-            (["RAW", "--set", "matcher=match2match"], "leave 'matcher' out of the settings"),
+            (["RAW", "--set", "refiner=match2match"], "leave 'refiner' out of the settings"),
             (["RAW", "--set", "variant=paper"], "leave 'variant' out of the settings"),
             (["RAW", "--out", ""], "--out is empty"),
             (["--refiner", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),

@@ -4,7 +4,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["csv", "dacite", "json", "scipy.io", "tomllib", "transformatcher"]):
+with atheris.instrument_imports(include=["csv", "json", "scipy.io", "tomllib", "transformatcher"]):
     from targets import check_annotation
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def annotations() -> Iterator[tuple[str, bytes]]:
     yield seed("willow", content=text.getvalue().encode())
     for path in sorted((Path(__file__).parents[2] / "configs").glob("*.toml")):
         yield seed("config", word=f"-{path.stem}", content=path.read_bytes())
-    yield seed("config", word="-json", content=b'{"variant": "released", "grid": [15, 20], "sigma": 1e1}')
+    yield seed("config", word="-json", content=b'{"variant": "released", "grid": [15, 20], "kernel_sigma": 1e1}')
     yield seed("points", content=b"168,115;262.5,241")
     yield seed("points", word="-list", content=b"[[168, 115], [262.5, 241]]")
     yield seed("points", word="-names", content=b'{"nose": [168, 115]}')

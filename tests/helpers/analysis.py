@@ -23,7 +23,13 @@ BENCH = {
         for path in ("fast", "plain")
     ],
 }  # fmt: skip
-SETTINGS = {"backbone": "resnet50", "stages": [3], "image_size": [64, 64], "depth": 2, "sampler": "bilinear"}
+SETTINGS = {
+    "backbone": "resnet50",
+    "stages": [3],
+    "image_size": [64, 64],
+    "sampler": "bilinear",
+    "match2match.depth": 2,
+}
 
 
 def write_checkpoint(folder: Path, **settings: object) -> Path:

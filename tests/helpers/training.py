@@ -41,17 +41,17 @@ def tiny_tables(root: Path, **train: Any) -> dict[str, Any]:
     """A config that trains in seconds."""
     return {
         "model": {
-            "backbone": "resnet50_v1", "stages": [2], "image_size": 48, "depth": 1, "raw_gain": 20.0,
-            "sampler": "bilinear",
+            "backbone": "resnet50_v1", "stages": [2], "image_size": 48, "correlation_skip": 20.0,
+            "sampler": "bilinear", "match2match.depth": 1,
         },
         "data": {
-            "root": str(root.parent), "canvas": 48, "threads": 1, "workers": 0,
+            "root": str(root.parent), "cache_size": 48, "threads": 1, "workers": 0,
             "train": [{"benchmark": "pfpascal", "folder": root.name, "split": "trn"}],
             "validate": [{"benchmark": "pfpascal", "folder": root.name, "split": "val"}],
         },
         "train": {
-            "batch": 2, "epochs": 2, "batch_norm": "frozen", "cross_entropy": 1.0, "average": 0.9, "warmup": 2,
-            "schedule": "cosine", "clip": 1.0, "save_every": 1, **train,
+            "batch_size": 2, "epochs": 2, "batch_norm": "frozen", "w_cross_entropy": 1.0, "ema_decay": 0.9,
+            "warmup_steps": 2, "lr_schedule": "cosine", "max_grad_norm": 1.0, "save_every": 1, **train,
         },
     }  # fmt: skip
 
@@ -66,7 +66,7 @@ def one_step(root: Path, out: Path) -> dict[str, torch.Tensor]:
     device = torch.device("cpu")
     torch.set_num_threads(1)
     with init_distributed(device) as (distributed, device):
-        trainer = Trainer(tiny_config(root, batch=4, clip=None), out, device, distributed)
+        trainer = Trainer(tiny_config(root, batch_size=4, max_grad_norm=None), out, device, distributed)
         scores = next(iter(trainer.validate().values()))
         trainer.step(next(trainer.batches.stream(0, 0, 1)))
         tensors = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}

@@ -14,7 +14,7 @@ SMALL = {
     "backbone": "resnet50",
     "stages": [1],
     "grid": [4, 5],
-    "depth": 1,
+    "match2match.depth": 1,
     "image_size": [32, 40],
     "sampler": "bilinear",
 }
@@ -67,14 +67,14 @@ def test_in_half_the_space(saved, tmp_path: Path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"position": "absolute"},
-        {"position": "absolute-table"},
-        {"attention": "vanilla"},
-        {"attention": "linformer", "linformer_rank": 3},
-        {"attention": "performer"},
-        {"matcher": "nc4d", "raw_gain": 5, "channels": "concat"},
-        {"matcher": "cats", "layers": [0, 2]},
-        {"consensus": 2, "raw_gain": 5},
+        {"match2match.position": "absolute"},
+        {"match2match.position": "absolute-table"},
+        {"match2match.attention": "vanilla"},
+        {"match2match.attention": "linformer", "match2match.linformer_rank": 3},
+        {"match2match.attention": "performer"},
+        {"refiner": "nc4d", "match2match": {}, "correlation_skip": 5, "layer_fusion": "concat"},
+        {"refiner": "cats", "match2match": {}, "layers": [0, 2]},
+        {"match2match.conv_branch_depth": 2, "correlation_skip": 5},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
@@ -94,14 +94,14 @@ def test_another_architecture_is_named(saved, tmp_path: Path):
     folder, _, _ = saved
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     plain = json.loads((folder / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(plain | {"depth": 2}))
+    (tmp_path / "config.json").write_text(json.dumps(plain | {"match2match.depth": 2}))
     with pytest.raises(InputError, match=r"another architecture \(\d+ missing: refiner\.blocks\.1\.attention"):
         load_checkpoint(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(plain | {"dim": 8}))
+    (tmp_path / "config.json").write_text(json.dumps(plain | {"match2match.dim": 8}))
     with pytest.raises(InputError, match=r"of another shape: refiner\.blocks\.0.* where .* is needed"):
         load_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(plain | {"dpeth": 8}))
-    with pytest.raises(InputError, match="did you mean 'depth'"):
+    with pytest.raises(InputError, match=r"did you mean 'match2match\.depth'"):
         load_checkpoint(tmp_path)
 
 

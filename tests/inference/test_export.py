@@ -30,8 +30,9 @@ onnx, onnxruntime, _ = map(pytest.importorskip, ("onnx", "onnxruntime", "onnxscr
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_match.py"
 # Wide, so that an exchanged height and width shows; sharp, so that a match is one.
 SMALL = {
-    "backbone": "resnet50", "stages": [1, 2], "layers": [2, 4], "image_size": [32, 48], "depth": 1, "raw_gain": 200,
-    "consensus": 2, "gaussian": "probabilities", "sigma": 2.5, "sampler": "bilinear",
+    "backbone": "resnet50", "stages": [1, 2], "layers": [2, 4], "image_size": [32, 48], "match2match.depth": 1,
+    "correlation_skip": 200, "match2match.conv_branch_depth": 2, "kernel_on": "probabilities", "kernel_sigma": 2.5,
+    "sampler": "bilinear",
 }  # fmt: skip
 
 
@@ -166,9 +167,9 @@ def test_the_example_runs_without_torch(weights: Path, exported, tmp_path: Path)
     ("settings", "path"),
     [
         ({"variant": "released"}, "fast"),
-        ({"variant": "released", "position": "absolute"}, "plain"),
-        ({"grid": [5, 6], "upsample": 1, "gaussian": "logits"}, "plain"),
-        ({"consensus": 0}, "fast"),
+        ({"variant": "released", "match2match.position": "absolute"}, "plain"),
+        ({"grid": [5, 6], "upsample": 1, "kernel_on": "logits"}, "plain"),
+        ({"match2match.conv_branch_depth": 0}, "fast"),
     ],
     ids=["released", "absolute", "plain", "blocks alone"],
 )
@@ -242,7 +243,7 @@ def test_compared_on_a_benchmark(weights: Path, spair_root: Path, tmp_path: Path
         (["--out", "model.pth"], r"ends in \.onnx, or in \.pt2"),
         (["--out", "model.pt2", "--precision", "int8"], "for ONNX files alone"),
         (["--out", "model.onnx", "--benchmark", "spair"], "--benchmark and --root go together"),
-        (["--out", "model.onnx", "--set", "depth=2"], "depth is fixed by its training"),
+        (["--out", "model.onnx", "--set", "match2match.depth=2"], "depth is fixed by its training"),
         (["--out", "folder.onnx"], "a folder; name the file itself"),
     ],
 )

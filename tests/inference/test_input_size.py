@@ -18,8 +18,8 @@ from transformatcher.models.build import build_matcher
 from transformatcher.run_folder import read_arguments
 
 SMALL = {
-    "backbone": "resnet50", "stages": [1], "layers": [0, 2], "image_size": [32, 32], "depth": 1, "raw_gain": 200,
-    "gaussian": "probabilities", "sigma": 1.5, "sampler": "bilinear",
+    "backbone": "resnet50", "stages": [1], "layers": [0, 2], "image_size": [32, 32], "match2match.depth": 1,
+    "correlation_skip": 200,    "kernel_on": "probabilities", "kernel_sigma": 1.5, "sampler": "bilinear",
 }  # fmt: skip
 
 
@@ -33,11 +33,11 @@ def checkpoint(folder: Path, **settings: object) -> Path:
     "settings",
     [
         {},
-        {"position": "absolute"},
-        {"position": "absolute-table"},
-        {"attention": "vanilla"},
-        {"matcher": "nc4d"},
-        {"consensus": 2},
+        {"match2match.position": "absolute"},
+        {"match2match.position": "absolute-table"},
+        {"match2match.attention": "vanilla"},
+        {"refiner": "nc4d", "match2match": {}},
+        {"match2match.conv_branch_depth": 2},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())) or "paper",
 )
@@ -58,8 +58,11 @@ def test_a_wide_image_finds_itself(settings, path: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"matcher": "cats"}, "the matcher 'cats' has weights for every cell of images of 32 × 32"),
-        ({"attention": "linformer", "linformer_rank": 3}, "the attention 'linformer' has weights for every cell"),
+        ({"refiner": "cats", "match2match": {}}, "the refiner 'cats' has weights for every cell of images of 32 × 32"),
+        (
+            {"match2match.attention": "linformer", "match2match.linformer_rank": 3},
+            "'linformer' has weights for every cell",
+        ),
     ],
 )
 def test_weights_of_single_cells_take_no_other_size(settings, words, tmp_path: Path):
@@ -70,12 +73,14 @@ def test_weights_of_single_cells_take_no_other_size(settings, words, tmp_path: P
 
 @torch.no_grad()
 def test_a_grid_of_its_own_takes_any_size(tmp_path: Path):
-    model, _ = load_checkpoint(checkpoint(tmp_path, matcher="cats", grid=[6, 7]), {"image_size": [40, 72]})
+    model, _ = load_checkpoint(
+        checkpoint(tmp_path, refiner="cats", match2match={}, grid=[6, 7]), {"image_size": [40, 72]}
+    )
     assert model(*torch.randn(2, 1, 3, 40, 72)).trg_norm.shape == (1, 12, 14, 2)
 
 
 def test_too_small(tmp_path: Path):
-    with pytest.raises(InputError, match="at least 32 pixels"):
+    with pytest.raises(InputError, match="each must be between 32 and 4,096"):
         load_checkpoint(checkpoint(tmp_path), {"image_size": [16, 64]})
 
 

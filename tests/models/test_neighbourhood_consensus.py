@@ -13,7 +13,8 @@ from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.neighbourhood_consensus import Conv4d, NeighbourhoodConsensus, soft_mutual
 
 GRID = (3, 2, 2, 4)
-BESIDE = {"consensus": 2, "depth": 2, "conv_kernel": 1, "mutual": False}
+BRANCH = {"conv_branch_depth": 2, "conv_branch_kernel": 1, "conv_branch_mutual_filter": False}
+BESIDE = {"match2match": {"depth": 2, **BRANCH}}
 
 
 def random64(*shape, grad=False):
@@ -118,7 +119,7 @@ def test_a_raw_start_is_the_mean_correlation_and_learns():
 
 
 def test_chosen_by_config():
-    refiner = build_refiner(model_config({"matcher": "nc4d", "conv_kernel": 5, "mutual": False}), layers=9)
+    refiner = build_refiner(model_config({"refiner": "nc4d", "nc4d": {"kernel": 5, "mutual_filter": False}}), layers=9)
     assert isinstance(refiner, NeighbourhoodConsensus)
     assert [conv.weight.shape[:3] for conv in (*refiner.convs, refiner.score)] == [(16, 9, 5), (16, 16, 5), (1, 16, 5)]
     assert not refiner.mutual
@@ -143,7 +144,7 @@ class TestBesideAttention:
         assert build_refiner(model_config(), layers=3).consensus is None  # unless asked for
 
     def test_a_raw_start_is_the_mean_correlation_and_learns(self):
-        refiner = build_refiner(model_config(BESIDE | {"raw_gain": 7.0}), layers=3)
+        refiner = build_refiner(model_config(BESIDE | {"correlation_skip": 7.0}), layers=3)
         corr = torch.rand(1, 3, *GRID)
         torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))
         (refiner(corr) * torch.randn(1, *GRID)).sum().backward()

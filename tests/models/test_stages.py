@@ -286,7 +286,7 @@ class TestMatchToMatch:
 
     def test_without_a_raw_start_there_is_no_mixture(self):
         assert "mix" not in MatchToMatch(2, depth=1).state_dict()
-        refiner = build_refiner(model_config({"raw_gain": 5, "depth": 1}), layers=4)
+        refiner = build_refiner(model_config({"correlation_skip": 5, "match2match.depth": 1}), layers=4)
         assert refiner.raw_gain == 5.0
         torch.testing.assert_close(refiner.state_dict()["mix"], torch.full((4,), 0.25))
 

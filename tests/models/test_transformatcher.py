@@ -162,17 +162,17 @@ class TestTransforMatcher:
         [
             {"variant": "paper"},
             {"variant": "released"},
-            {"position": "absolute"},
-            {"attention": "linformer", "position": "absolute"},
-            {"attention": "performer"},
-            {"matcher": "nc4d"},
-            {"matcher": "cats"},
-            {"consensus": 2},
+            {"match2match.position": "absolute"},
+            {"match2match.attention": "linformer", "match2match.position": "absolute"},
+            {"match2match.attention": "performer"},
+            {"refiner": "nc4d", "match2match": {}},
+            {"refiner": "cats", "match2match": {}},
+            {"match2match.conv_branch_depth": 2},
         ],
         ids=lambda settings: "-".join(map(str, settings.values())),
     )
     def test_learns_one_synthetic_batch(self, settings):
-        config = model_config({"depth": 2, "grid": 6, **settings})
+        config = model_config({"match2match.depth": 2, "grid": 6, **settings})
         batch = collate([load_pair(synthetic_pair(seed, size=(48, 48))[0], (48, 48)) for seed in (1, 2)])
         model = tiny(build_refiner(config, layers=2))
         optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -203,12 +203,12 @@ class TestBuild:
             ({"layers": "every-other"}, 5),
             ({"layers": [0, 8]}, 2),
             ({"stages": 4}, 3),
-            ({"channels": "mean"}, 1),
-            ({"channels": "concat", "layers": [1, 2, 6]}, 1),
-            ({"attention": "linformer", "layers": [6, 7]}, 2),
-            ({"matcher": "cats", "stages": 4, "grid": [4, 6]}, 3),
-            ({"matcher": "nc4d", "raw_gain": 9}, 9),
-            ({"consensus": 2, "channels": "mean"}, 1),
+            ({"layer_fusion": "mean"}, 1),
+            ({"layer_fusion": "concat", "layers": [1, 2, 6]}, 1),
+            ({"match2match.attention": "linformer", "layers": [6, 7]}, 2),
+            ({"refiner": "cats", "stages": 4, "grid": [4, 6]}, 3),
+            ({"refiner": "nc4d", "correlation_skip": 9}, 9),
+            ({"match2match.conv_branch_depth": 2, "layer_fusion": "mean"}, 1),
         ],
     )
     @torch.no_grad()
@@ -243,7 +243,9 @@ class TestBuild:
         assert type(paper.refiner) is type(released.refiner)
         assert paper.correlation.resize == "resize-correlation"
         assert released.correlation.resize == "resize-features"
-        mixed = build_matcher(model_config({"variant": "released", "position": "axial", "backbone": "resnet50"}))
+        mixed = build_matcher(
+            model_config({"variant": "released", "match2match.position": "axial", "backbone": "resnet50"})
+        )
         assert type(mixed.refiner.blocks[0].attention) is ReleasedAttention
         assert type(mixed.refiner.blocks[0].attention.position).__name__ == "AxialRotary"
 
@@ -252,13 +254,13 @@ class TestBuild:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"position": "absolute"},
-        {"attention": "vanilla"},
-        {"attention": "linformer"},
-        {"attention": "performer"},
-        {"matcher": "nc4d"},
-        {"matcher": "cats"},
-        {"consensus": 2},
+        {"match2match.position": "absolute"},
+        {"match2match.attention": "vanilla"},
+        {"match2match.attention": "linformer"},
+        {"match2match.attention": "performer"},
+        {"refiner": "nc4d"},
+        {"refiner": "cats"},
+        {"match2match.conv_branch_depth": 2},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )

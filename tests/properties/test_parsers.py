@@ -38,6 +38,7 @@ from transformatcher.evaluation.predict import read_predictions
 from transformatcher.evaluation.scores import parse_alphas, parse_frame, score
 from transformatcher.inference.calibration import load_calibration
 from transformatcher.models.weights_io import read_safetensors
+from transformatcher.run_folder import flatten
 from transformatcher.schema import ImagePair
 
 HUGE = 10**400  # a number that JSON and TOML write, and no float holds
@@ -307,7 +308,7 @@ def test_coco_files_of_any_bytes(content):
 
 # ---------------------------------------------------------------- options and configs
 
-KEYS = [*asdict(ModelConfig()), "depht", ""]
+KEYS = [*flatten(asdict(ModelConfig())), "match2match", "depht", "match2match.depht", "a.b.c", ""]
 toml_words = (
     st.sampled_from([*VARIANTS, "all", "[1, 2]", "[15, 20]", "true", "none", "nan", "-inf", "1_000", "2020-01-01"])
     | st.sampled_from(["9" * 400, "9" * 5000, "[" * 20_000, "{a=1}", "1\nother = 2", '"', "'''", "[[1]]", "soft"])
@@ -319,10 +320,10 @@ settings_lists = st.lists(st.tuples(st.sampled_from(KEYS) | texts, toml_words).m
 
 @given(settings_lists)
 @example(["variant=[1]"])
-@example(["sigma=" + "9" * 400])
-@example(["depth=" + "9" * 5000])
+@example(["kernel_sigma=" + "9" * 400])
+@example(["match2match.depth=" + "9" * 5000])
 @example(["grid=" + "[" * 20_000])
-@example(["depth=4\nheads = 2"])
+@example(["match2match.depth=4\nheads = 2"])
 @example(["image_size=nan"])
 @example(["layers=[[1]]"])
 def test_overrides(settings):
@@ -347,21 +348,23 @@ RUN = {
     "model": {"variant": "paper"},
     "data": {
         "root": "x",
-        "train": [{"benchmark": "spair", "folder": "a", "share": 2}],
+        "train": [{"benchmark": "spair", "folder": "a", "weight": 2}],
         "validate": [{"benchmark": "coco", "folder": "b", "limit": 3}],
     },
-    "train": {"epochs": 2, "clip": 0.1},
+    "train": {"epochs": 2, "max_grad_norm": 0.1},
 }
 tables = st.fixed_dictionaries(
     {
         "data": st.fixed_dictionaries(
             {key: mostly(value, values, st.lists(values, max_size=2)) for key, value in RUN["data"].items()},
-            optional={"colour": mostly(0.5, values), "pairs_per_epoch": mostly(5, values)},
+            optional={"p_color": mostly(0.5, values), "pairs_per_epoch": mostly(5, values)},
         )
     },
     optional={
         "model": mostly({}, values),
-        "train": st.dictionaries(st.sampled_from(["epochs", "clip", "lr", "seed", "start", "average"]), values),
+        "train": st.dictionaries(
+            st.sampled_from(["epochs", "max_grad_norm", "lr", "seed", "init_from", "ema_decay"]), values
+        ),
     },
 )
 
@@ -369,7 +372,7 @@ tables = st.fixed_dictionaries(
 @given(tables | values)
 @example(RUN)
 @example(RUN | {"train": {"seed": HUGE, "lr": float("nan")}})
-@example(RUN | {"train": {"batch": 2.5}})
+@example(RUN | {"train": {"batch_size": 2.5}})
 def test_run_configs(content):
     if isinstance(content, dict):
         try:
@@ -390,7 +393,9 @@ toml_files = (
     | st.lists(st.tuples(texts, toml_words).map(" = ".join), max_size=4).map(
         lambda lines: "\n".join(["[model]", *lines]).encode("utf-8", "replace")
     )
-    | st.sampled_from([b"model = 3", b"[[model]]", b"[model]\ndepth = " + b"9" * 5000, b"x = " + b"[" * 20_000])
+    | st.sampled_from(
+        [b"model = 3", b"[[model]]", b"[model.match2match]\ndepth = " + b"9" * 5000, b"x = " + b"[" * 20_000]
+    )
 )
 
 

@@ -7,7 +7,7 @@ import torch
 from helpers.training import tiny_tables, write_benchmark
 
 from transformatcher.cli.main import main
-from transformatcher.config import SourceConfig, to_plain
+from transformatcher.config import PairSource, to_plain
 from transformatcher.errors import InputError
 from transformatcher.files import exclusive_lock
 from transformatcher.models.build import build_refiner
@@ -21,7 +21,7 @@ label = "axial"
 
 [[row]]
 label = "no position"
-set = { "model.position" = "none" }
+set = { "model.match2match.position" = "none" }
 """
 
 
@@ -61,9 +61,11 @@ class TestReadStudy:
             dry_run(row.config.model, row.label)
 
     def test_settings_reach_all_rows_and_rows_win(self, study_file):
-        study = read_study(str(study_file), {"model.position": "checkerboard", "model.depth": 2}, [7])
-        assert [row.config.model.position for row in study.rows] == ["checkerboard", "none"]
-        assert [row.config.model.depth for row in study.rows] == [2, 2]
+        study = read_study(
+            str(study_file), {"model.match2match.position": "checkerboard", "model.match2match.depth": 2}, [7]
+        )
+        assert [row.config.model.match2match.position for row in study.rows] == ["checkerboard", "none"]
+        assert [row.config.model.match2match.depth for row in study.rows] == [2, 2]
         assert study.seeds == [7]
 
     @pytest.mark.parametrize(
@@ -73,15 +75,19 @@ class TestReadStudy:
             ("[[row]]", "[[rows]]", "unknown key 'rows'; did you mean 'row'"),
             ('label = "no position"', 'label = "Axial"', "'Axial' and 'axial' have one name as folders, axial"),
             ('label = "no position"', "label = 5", 'row 2: expected label = "…" and set = '),
-            ('set = { "model.position" = "none" }', "set = 5", 'row 2: expected label = "…" and set = '),
+            ('set = { "model.match2match.position" = "none" }', "set = 5", 'row 2: expected label = "…" and set = '),
             ('title = "A title"', "title = 5", "study.toml: title = 5 is no text"),
             ("seeds = [0, 1]", "seeds = 5", "study.toml: seeds = 5: expected a list of whole numbers"),
             ("seeds = [0, 1]", "seeds = []", "expected a list of whole numbers"),
             ("measure = [", "measure = 5 # [", "no measure = ["),
             ('title = "A title"', "base = 5", "base = 5: expected the name of a .toml file"),
             ('title = "A title"', 'base = "gone.toml"', "gone.toml: no such config file"),
-            ('"model.position"', '"position"', "'position' should be model.KEY"),
-            ('"model.position" = "none"', '"model.position" = "nowhere"', "row 2"),
+            (
+                '"model.match2match.position"',
+                '"position"',
+                "row 2: unknown key 'position'; did you mean 'model.match2match.position'",
+            ),
+            ('"model.match2match.position" = "none"', '"model.match2match.position" = "nowhere"', "row 2"),
             ("seeds = [0, 1]", "seeds = [0, -1]", "study.toml: seeds = [0, -1]: expected a list of whole numbers"),
             ("title =", "title ==", "study.toml: "),
         ],
@@ -101,7 +107,8 @@ class TestReadStudy:
         sizes = [
             sum(p.numel() for p in build_refiner(row.config.model, 9).parameters())
             for row in read_study("matchers").rows
-            if row.config.model.matcher != "none" and not row.config.model.consensus  # which is two of them
+            if row.config.model.refiner != "none"
+            and not row.config.model.match2match.conv_branch_depth  # which is two of them
         ]
         assert len(sizes) == 4
         assert max(sizes) < 2 * min(sizes)
@@ -134,7 +141,7 @@ class TestRunStudy:
         assert ran == ["seed-1"]  # the one that was missing, and no other
 
         study_file.write_text(study_file.read_text().replace("depth = 1", "depth = 2"))
-        with pytest.raises(InputError, match=r"was run with model.depth = 1, this study says 2"):
+        with pytest.raises(InputError, match=r"was run with model.match2match.depth = 1, this study says 2"):
             run(study_file, out)
 
     def test_a_killed_run_starts_again(self, study_file, tmp_path):
@@ -163,7 +170,7 @@ class TestRunStudy:
         out = tmp_path / "runs" / "first"
         run(study_file, out, only=["axial"])
         result = json.loads((out / "axial" / "seed-0" / RESULT).read_text())
-        assert result["measured"] == [to_plain(SourceConfig("pfpascal", "PF", "val"))]
+        assert result["measured"] == [to_plain(PairSource("pfpascal", "PF", "val"))]
         (tmp_path / "runs" / "other" / "x" / "seed-0").mkdir(parents=True)
         (tmp_path / "runs" / "other" / "x" / "seed-0" / RESULT).write_text("{}")  # no matter whose
         monkeypatch.setattr(ablate, "run_task", lambda *_: pytest.exit("it was run"))

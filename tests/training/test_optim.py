@@ -104,7 +104,7 @@ class TestEma:
 
 @pytest.fixture(scope="module")
 def model() -> TransforMatcher:
-    return build_matcher(model_config({"backbone": "resnet50_v1", "stages": 1, "grid": 4, "depth": 1}))
+    return build_matcher(model_config({"backbone": "resnet50_v1", "stages": 1, "grid": 4, "match2match.depth": 1}))
 
 
 class TestOptimizer:

@@ -7,7 +7,7 @@ import torch
 from conftest import coco_file
 from PIL import Image
 
-from transformatcher.config import DataConfig, SourceConfig, run_config
+from transformatcher.config import DataConfig, PairSource, run_config
 from transformatcher.data.coco_pairs import CocoPairs
 from transformatcher.data.loader import build_image_cache
 from transformatcher.errors import InputError
@@ -19,8 +19,8 @@ CPU = torch.device("cpu")
 class TestSource:
     @staticmethod
     def source(root: Path, **options) -> CocoPairs:
-        item = SourceConfig("coco", root.name, share=2.0)
-        source = load_source(item, DataConfig((item,), (item,), root=str(root.parent), **options), seed=3)
+        item = PairSource("coco", root.name, weight=2.0)
+        source = load_source(item, DataConfig((item,), (item,), str(root.parent), pairs_per_epoch=9, **options), seed=3)
         assert source.weight == 2.0
         assert isinstance(source.pairs, CocoPairs)
         return source.pairs
@@ -36,20 +36,20 @@ class TestSource:
         for least, kept in ((0.0, "0123"), (0.2, "0123"), (0.39, "013"), (0.41, "03"), (0.5, "03")):
             if kept == "03":  # both lie in one image
                 with pytest.raises(InputError, match="no two of the 2 annotated objects"):
-                    self.source(tmp_path / "coco", min_object=least)
+                    self.source(tmp_path / "coco", min_object_scale=least)
             else:
-                objects = self.source(tmp_path / "coco", min_object=least).objects
+                objects = self.source(tmp_path / "coco", min_object_scale=least).objects
                 assert "".join(item.id for item in objects) == kept
 
     def test_the_rules_arrive(self, coco_root: Path):
-        pairs = self.source(coco_root, mirror=0.25, balanced=False, min_shared=2, min_overlap=0.5)
+        pairs = self.source(coco_root, p_flip_target=0.25, balance_categories=False, min_shared=2, min_overlap=0.5)
         assert (pairs.seed, pairs.mirror, pairs.balanced) == (3, 0.25, False)
         assert {pairs[i].name.removesuffix("-mirrored") for i in range(9)} == {"1-2-cat", "2-1-cat"}
         with pytest.raises(InputError, match="4 keypoints in common"):
             self.source(coco_root, min_shared=4)
 
     def test_a_list_of_pairs(self, spair_root: Path):
-        item = SourceConfig("spair", spair_root.name, split="val", share=0.5)
+        item = PairSource("spair", spair_root.name, split="val", weight=0.5)
         source = load_source(item, DataConfig((item,), (item,), root=str(spair_root.parent)), seed=0)
         assert (len(source.pairs), source.weight) == (2, 0.5)
 
@@ -60,24 +60,24 @@ class TestSource:
             (pascal_root / "Annotations" / "cat" / f"{name}.mat").write_bytes(mat)
         with (pascal_root / "trn_pairs.csv").open("a") as file:
             file.write("JPEGImages/c.jpg,JPEGImages/d.jpg,8,0\n")
-        listed, test = (SourceConfig("pfpascal", pascal_root.name, split=split) for split in ("trn", "test"))
-        coco = SourceConfig("coco", coco_root.name)
+        listed, test = (PairSource("pfpascal", pascal_root.name, split=split) for split in ("trn", "test"))
+        coco = PairSource("coco", coco_root.name)
 
-        def names(item: SourceConfig, *leave_out: SourceConfig) -> list[str]:
-            data = DataConfig((item,), (item,), root=str(pascal_root.parent), leave_out=leave_out)
+        def names(item: PairSource, *excluded: PairSource) -> list[str]:
+            data = DataConfig((item,), (item,), str(pascal_root.parent), exclude_images_of=excluded, pairs_per_epoch=9)
             pairs = load_source(item, data, seed=0).pairs
             return [thing.id for thing in pairs.objects] if item is coco else [pair.name for pair in pairs]
 
         assert names(listed) == ["0000-a-b-cat", "0001-c-d-cat"]
         assert names(listed, test) == ["0001-c-d-cat"]
-        with pytest.raises(InputError, match=r"pairs: all 2 show images that data\.leave_out names"):
+        with pytest.raises(InputError, match=r"pairs: all 2 show images that data\.exclude_images_of names"):
             names(listed, test, listed)
         assert len(names(coco)) == 4
         assert names(coco, test) == names(coco)  # other photos
         with pytest.raises(InputError, match="objects: all 4 show images"):
             names(coco, coco)
-        with pytest.raises(InputError, match=r"data\.leave_out: .*elsewhere"):
-            names(listed, SourceConfig("pfpascal", "elsewhere", split="test"))
+        with pytest.raises(InputError, match=r"data\.exclude_images_of: .*elsewhere"):
+            names(listed, PairSource("pfpascal", "elsewhere", split="test"))
 
 
 class TestWithItself:
@@ -87,9 +87,9 @@ class TestWithItself:
         exif = Image.Exif()
         exif[0x0112] = 6  # a quarter turn
         Image.open(path).save(path, exif=exif)
-        item = {"benchmark": "spair", "folder": spair_root.name, "split": "val", "with_itself": True}
+        item = {"benchmark": "spair", "folder": spair_root.name, "split": "val", "self_pairs": True}
         tables = {"data": {"root": str(spair_root.parent), "train": [item], "validate": [item]}}
-        with pytest.raises(InputError, match=r"pairs_per_epoch = None: a source .* with_itself is endless: say it"):
+        with pytest.raises(InputError, match=r"data\.pairs_per_epoch: must be given, because a source with coco"):
             run_config(tables)
         tables["data"]["pairs_per_epoch"] = 8
         data = run_config(tables).data

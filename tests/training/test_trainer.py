@@ -71,7 +71,7 @@ class TestRunFolder:
     def test_what_it_holds(self, whole_run: Path, benchmark: Path):
         run = read_run(whole_run)
         assert run.arguments["train"]["seed"] == 0
-        assert run.arguments["train"]["batch"] == 2
+        assert run.arguments["train"]["batch_size"] == 2
         assert run.info["versions"]["torch"] == torch.__version__
         rows = [json.loads(line) for line in (whole_run / METRICS).read_text().splitlines()]
         assert [(row["epoch"], row["step"], row["pairs"]) for row in rows] == [(1, 4, 8), (2, 8, 16)]
@@ -127,13 +127,13 @@ class TestRunFolder:
         """What its config does not name had the default then, which leaves nothing out."""
         train(tiny_config(benchmark, epochs=1), tmp_path, CPU, pictures=False)
         run = read_run(tmp_path)
-        data = {key: value for key, value in run.arguments["data"].items() if key != "leave_out"}
+        data = {key: value for key, value in run.arguments["data"].items() if key != "exclude_images_of"}
         write_run(tmp_path, replace(run, arguments={**run.arguments, "data": data}))
         check_folder(tmp_path, describe_run(tiny_config(benchmark, epochs=1), CPU), resume=True)
         tables = tiny_tables(benchmark, epochs=1)
-        tables["data"]["leave_out"] = tables["data"]["validate"]
+        tables["data"]["exclude_images_of"] = tables["data"]["validate"]
         changed = describe_run(run_config(tables), CPU)
-        with pytest.raises(InputError, match=r"another run, which differs in data\.leave_out; resume with the same"):
+        with pytest.raises(InputError, match=r"another run, which differs in data\.exclude_images_of; resume with"):
             check_folder(tmp_path, changed, resume=True)
         for text in ("[]", "{}", '{"command": "train", "arguments": 3}'):
             (tmp_path / RUN).write_text(text)
@@ -151,10 +151,10 @@ class TestRunFolder:
 class TestSettings:
     def test_a_batch_that_is_never_filled(self, benchmark: Path, tmp_path: Path):
         with pytest.raises(InputError, match="an epoch of 8 pairs does not fill one batch of 9"):
-            Trainer(tiny_config(benchmark, batch=9), tmp_path, CPU)
+            Trainer(tiny_config(benchmark, batch_size=9), tmp_path, CPU)
 
     def test_a_batch_that_cannot_be_shared(self, benchmark: Path, tmp_path: Path):
-        with pytest.raises(InputError, match=r"train\.batch = 2 cannot be divided among 3 processes"):
+        with pytest.raises(InputError, match=r"train\.batch_size = 2 cannot be divided among 3 processes"):
             Trainer(tiny_config(benchmark), tmp_path, CPU, DistributedContext(0, 3))
 
     def test_the_best_is_chosen_at_a_measured_threshold(self, tmp_path: Path):
@@ -271,9 +271,9 @@ class TestInterruption:
 class TestLearning:
     def test_it_learns_the_synthetic_pairs(self, benchmark: Path, tmp_path: Path):
         """From a random backbone, on pairs it sees again and again."""
-        tables = tiny_tables(benchmark, epochs=10, lr=1e-2, lr_backbone=1e-3, average=None, save_every=1000)
-        tables["model"] |= {"raw_gain": 0.0}
-        tables["data"] |= {"colour": 0.0, "crop": 0.0}
+        tables = tiny_tables(benchmark, epochs=10, lr=1e-2, lr_backbone=1e-3, ema_decay=None, save_every=1000)
+        tables["model"] |= {"correlation_skip": 0.0}
+        tables["data"] |= {"p_color": 0.0, "p_crop": 0.0}
         tables["data"]["validate"][0]["split"] = "trn"
         state = train(run_config(tables), tmp_path, CPU)
         first, last = state.metrics[0], state.metrics[-1]
@@ -300,9 +300,9 @@ class TestCommand:
         config.write_text(to_toml(tiny_tables(benchmark)))
         for arguments, message in (
             ([str(tmp_path / "no.toml")], "no.toml: no such config file"),
-            ([str(config), "--set", "lr=1"], "--set lr: name the table too"),
-            ([str(config), "--set", "train.lr=-1"], "train.lr = -1.0: must be positive"),
-            ([str(config), "--set", "train.epoch=1"], "unknown key 'epoch'; did you mean 'epochs'?"),
+            ([str(config), "--set", "lr=1"], "--set: unknown key 'lr'; did you mean 'train.lr'?"),
+            ([str(config), "--set", "train.lr=-1"], "--set: train.lr = -1: must be above 0 and at most 10"),
+            ([str(config), "--set", "train.epoch=1"], "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
             ([str(config), "--set", "data.root=nowhere"], "nowhere"),
             ([str(config), "--set", "train.backbone_weights=no.safetensors"], "no.safetensors: no such weights file"),
         ):

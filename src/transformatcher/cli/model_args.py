@@ -162,7 +162,7 @@ def _raw_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
     if args.config:
         model_config(settings := read_model_table(Path(args.config)), source=args.config)
     settings |= parse_overrides(args.settings)
-    for key in ("matcher", "variant"):
+    for key in ("refiner", "variant"):
         if settings.pop(key, "raw") not in ("raw", "none"):
             raise InputError(f"--refiner none is raw correlation: leave {key!r} out of the settings")
     backbone = args.backbone or settings.get("backbone") or backbone_of(args.backbone_weights)

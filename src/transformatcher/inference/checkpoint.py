@@ -77,11 +77,10 @@ def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tu
         )
     trained = config = read_model_config(weights.parent / CONFIG)
     if settings:
-        if fixed := next((key for key in settings if key in vars(config) and key not in (*READ_OUT, *INPUT)), None):
-            raise InputError(
-                f"{path}: {fixed} is fixed by its training; what can be changed is {', '.join((*READ_OUT, *INPUT))}"
-            )
-        check_keys(settings, (*READ_OUT, *INPUT), f"{path}, a trained model")
+        free = (*READ_OUT, *INPUT)
+        if fixed := next((key for key in settings if key.split(".")[0] in vars(config) and key not in free), None):
+            raise InputError(f"{path}: {fixed} is fixed by its training; what can be changed is {', '.join(free)}")
+        check_keys(settings, free, f"{path}, a trained model")
         config = model_config({**to_plain(config), **settings}, source="--set")
         _check_input(trained, config)
     tensors, _ = read_safetensors(weights)
@@ -95,10 +94,11 @@ def _check_input(trained: ModelConfig, config: ModelConfig) -> None:
     """Refuse another image size where weights belong to single cells of the correlation's grid."""
     if config.image_size == trained.image_size or config.grid is not None:
         return  # with a grid of its own, the correlation is brought to that whatever the images are
-    kind = "matcher" if config.matcher == "cats" else "attention"
-    if config.matcher == "cats" or (config.matcher == "match2match" and config.attention == "linformer"):
+    linformer = config.refiner == "match2match" and config.match2match.attention == "linformer"
+    if config.refiner == "cats" or linformer:
         h, w = trained.image_size
+        part = "the attention 'linformer'" if linformer else "the refiner 'cats'"
         raise InputError(
-            f"--set image_size: the {kind} {getattr(config, kind)!r} has weights for every cell of images of {h} × {w} "
+            f"--set image_size: {part} has weights for every cell of images of {h} × {w} "
             "and takes no others without training again"
         )

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from transformatcher.config import TIMM, ModelConfig
+from transformatcher.config import TIMM, Match2MatchConfig, ModelConfig
 from transformatcher.errors import InputError
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
 from transformatcher.models.backbones.resnet import ResNetFeatures, grid_of
@@ -37,9 +37,9 @@ def build_matcher(config: ModelConfig) -> TransforMatcher:
         n_layers, grid = len(layers), grid_of(config.image_size, backbone.stage_of_layer[min(layers)])
     return TransforMatcher(
         backbone=backbone,
-        correlation=MultiLevelCorrelation(config.correlation, config.grid, config.channels, chosen),
-        refiner=build_refiner(config, n_layers if config.channels == "multi" else 1, config.grid or grid),
-        readout=KernelSoftArgmax(config.upsample, config.sigma, config.temperature, config.gaussian),
+        correlation=MultiLevelCorrelation(config.correlation, config.grid, config.layer_fusion, chosen),
+        refiner=build_refiner(config, n_layers if config.layer_fusion == "multi" else 1, config.grid or grid),
+        readout=KernelSoftArgmax(config.upsample, config.kernel_sigma, config.temperature, config.kernel_on),
         sampler=_sampler(config, config.sampler_threshold),
         train_sampler=_sampler(config, config.sampler_threshold_train),
     ).eval()
@@ -51,39 +51,30 @@ def build_refiner(config: ModelConfig, layers: int, grid: Size | None = None) ->
     Some parts have weights for each cell of the correlation's ``grid``; None: that of the finest stage.
     """
     h, w = grid or config.grid or grid_of(config.image_size, min(config.stages))
-    dim, depth, raw_gain, block_gain = config.dim, config.depth, config.raw_gain, config.block_gain
-    match config.matcher:
+    gains = {"raw_gain": config.correlation_skip, "block_gain": config.refiner_scale}
+    match config.refiner:
         case "none":
             return MeanCorrelation()
         case "nc4d":
-            return NeighbourhoodConsensus(
-                layers, dim, depth, config.conv_kernel, config.mutual, raw_gain=raw_gain, block_gain=block_gain
-            )
+            nc4d = config.nc4d
+            return NeighbourhoodConsensus(layers, nc4d.dim, nc4d.depth, nc4d.kernel, nc4d.mutual_filter, **gains)
         case "cats":
+            cats = config.cats
             return CostAggregation(
-                layers,
-                (h, w),
-                dim,
-                depth,
-                config.heads,
-                config.head_dim,
-                config.ffn_ratio,
-                raw_gain=raw_gain,
-                block_gain=block_gain,
+                layers, (h, w), cats.dim, cats.depth, cats.heads, cats.head_dim, cats.ffn_ratio, **gains
             )
-    return MatchToMatch(
-        layers,
-        dim,
-        depth,
-        config.ffn_ratio,
-        make_attention=partial(_attention, config, (h, w, h, w)),
-        raw_gain=raw_gain,
-        block_gain=block_gain,
-        place=_place(config, (h, w, h, w)),
-        consensus=NeighbourhoodConsensus(layers, dim, config.consensus, config.conv_kernel, config.mutual)
-        if config.consensus
-        else None,
-    )
+        case "match2match":
+            blocks = config.match2match
+            return MatchToMatch(
+                layers,
+                blocks.dim,
+                blocks.depth,
+                blocks.ffn_ratio,
+                make_attention=partial(_attention, blocks, (h, w, h, w)),
+                place=_place(blocks, (h, w, h, w)),
+                consensus=_conv_branch(blocks, layers),
+                **gains,
+            )
 
 
 def _layers(config: ModelConfig, n: int) -> Sequence[int]:
@@ -100,7 +91,7 @@ def _layers(config: ModelConfig, n: int) -> Sequence[int]:
     return config.layers
 
 
-def _attention(config: ModelConfig, grid: Grid4, dim: int) -> nn.Module:
+def _attention(config: Match2MatchConfig, grid: Grid4, dim: int) -> nn.Module:
     heads, head_dim, position = config.heads, config.head_dim, _position(config)
     match config.attention:
         case "paper":
@@ -115,12 +106,21 @@ def _attention(config: ModelConfig, grid: Grid4, dim: int) -> nn.Module:
             return PerformerAttention(dim, heads, head_dim, position, config.performer_features)
 
 
-def _place(config: ModelConfig, grid: Grid4) -> nn.Module | None:
+def _conv_branch(config: Match2MatchConfig, layers: int) -> NeighbourhoodConsensus | None:
+    """The 4-D convolutions beside the blocks, if there are any."""
+    if config.conv_branch_depth == 0:
+        return None
+    return NeighbourhoodConsensus(
+        layers, config.dim, config.conv_branch_depth, config.conv_branch_kernel, config.conv_branch_mutual_filter
+    )
+
+
+def _place(config: Match2MatchConfig, grid: Grid4) -> nn.Module | None:
     kind = {"absolute": AxisVectors, "absolute-table": MatchVectors}.get(config.position)
     return kind(config.dim, grid) if kind else None
 
 
-def _position(config: ModelConfig) -> Position:
+def _position(config: Match2MatchConfig) -> Position:
     if config.position == "axial":
         return AxialRotary(config.heads, config.head_dim, config.rotary_base, config.rotary_frequencies)
     return Checkerboard() if config.position == "checkerboard" else NoPosition()

@@ -16,7 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from transformatcher.config import RunConfig, SourceConfig, check_keys, read_tables, run_config, source_config, to_plain
+from transformatcher.config import (
+    REFINERS,
+    PairSource,
+    RunConfig,
+    check_keys,
+    chosen_refiner,
+    merged,
+    nested,
+    pair_source,
+    read_tables,
+    run_config,
+    to_plain,
+)
 from transformatcher.data.benchmarks import find_benchmark, load_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluation.speed import cost
@@ -53,7 +65,7 @@ class Study:
     title: str
     question: str
     rows: Sequence[StudyRow]
-    measure: Sequence[SourceConfig]
+    measure: Sequence[PairSource]
     seeds: Sequence[int]
 
 
@@ -88,13 +100,13 @@ def read_study(name: str, settings: Mapping[str, Any] | None = None, seeds: Sequ
         raise InputError(f"{name}: no such study; there are {', '.join(known_studies())}, or name a .toml file")
     data = read_tables(path)
     if "base" in data:
-        data = _merged(read_tables(_find_base(data.pop("base"), path)), data)
+        data = merged(read_tables(_find_base(data.pop("base"), path)), data)
     check_keys(data, ["title", "question", "measure", "seeds", "row", "model", "data", "train"], str(path))
     for key, kind in {"title": str, "question": str, "model": dict, "data": dict, "train": dict}.items():
         if not isinstance(data.get(key, kind()), kind):
             raise InputError(f"{path}: {key} = {data[key]!r} is no {'text' if kind is str else 'table of keys'}")
     rows, sets = (_tables(data.get(key), f"{path}: {words}") for key, words in LISTS.items())
-    tables = changed({key: data.get(key, {}) for key in ("model", "data", "train")}, settings or {}, "--set")
+    tables = {key: data.get(key, {}) for key in ("model", "data", "train")}
     made: dict[str, StudyRow] = {}
     for number, row in enumerate(rows, 1):
         source = f"{path}, row {number}"
@@ -106,11 +118,15 @@ def read_study(name: str, settings: Mapping[str, Any] | None = None, seeds: Sequ
             raise InputError(
                 f"{source}: {label!r} and {made[slug(label)].label!r} have one name as folders, {slug(label)}"
             )
-        made[slug(label)] = StudyRow(label, run_config(changed(tables, changes, source), source))
+        made[slug(label)] = StudyRow(label, _row_config(tables, changes, settings or {}, source))
+    for key in settings or {}:
+        refiner = key.removeprefix("model.").partition(".")[0]
+        if refiner in REFINERS and all(row.config.model.refiner != refiner for row in made.values()):
+            raise InputError(f"--set {key}: no row of {path.stem} has the refiner {refiner!r}")
     seeds = seeds or data.get("seeds", [0])
     if not isinstance(seeds, Sequence) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
         raise InputError(f"{path}: seeds = {seeds}: expected a list of whole numbers from 0")
-    measure = [source_config(item, f"{path}, measure") for item in sets]
+    measure = [pair_source(item, f"{path}, measure") for item in sets]
     if len({set_name(item) for item in measure}) < len(measure):
         raise InputError(f"{path}: measure names one set twice")
     title, question = data.get("title", path.stem), data.get("question", "")
@@ -131,23 +147,15 @@ def _tables(value: object, missing: str) -> list[dict[str, Any]]:
     return value
 
 
-def _merged(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    both = dict(base)
-    for key, value in data.items():
-        inner = both.get(key)
-        both[key] = inner | value if isinstance(value, dict) and isinstance(inner, dict) else value
-    return both
-
-
-def changed(tables: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Tables of a run with some ``table.key`` set anew."""
-    copy = {name: dict(table) for name, table in tables.items()}
-    for key, value in settings.items():
-        table, _, name = key.partition(".")
-        if table not in copy or not name:
-            raise InputError(f"{source}: {key!r} should be model.KEY, data.KEY or train.KEY")
-        copy[table][name] = value
-    return copy
+def _row_config(
+    tables: Mapping[str, Any], changes: Mapping[str, Any], settings: Mapping[str, Any], source: str
+) -> RunConfig:
+    """The run of one row: its ``changes`` win over ``settings``, of which those of other refiners do not concern it."""
+    model = nested({**tables, **settings, **changes}, source)["model"]
+    refiner = chosen_refiner(model) if isinstance(model, Mapping) else None
+    unused = tuple(f"model.{name}." for name in REFINERS if name != refiner)
+    wanted = {key: value for key, value in settings.items() if key not in changes and not key.startswith(unused)}
+    return run_config({**tables, **changes}, source, wanted)
 
 
 def slug(label: str) -> str:
@@ -204,13 +212,13 @@ def run_study(
     return gather(study, out, command)
 
 
-def _check_inputs(name: str, rows: Sequence[StudyRow], sets: Sequence[SourceConfig]) -> None:
+def _check_inputs(name: str, rows: Sequence[StudyRow], sets: Sequence[PairSource]) -> None:
     """Refuse models that cannot work, and weights or pairs that are not there."""
     starts: dict[Any, RunConfig] = {}
     for row in rows:
         dry_run(row.config.model, f"{name}, row {row.label!r}")
         settings = row.config.train
-        starts[settings.backbone_weights, settings.start, row.config.model.backbone] = row.config
+        starts[settings.backbone_weights, settings.init_from, row.config.model.backbone] = row.config
     for config in starts.values():
         init_model(config)
     for root in {row.config.data.root for row in rows}:
@@ -223,7 +231,7 @@ def _results(row: StudyRow, out: Path) -> list[Path]:
     return sorted((out / slug(row.label)).glob(f"seed-*/{RESULT}"))
 
 
-def _check_same(row: StudyRow, path: Path, sets: Sequence[SourceConfig]) -> None:
+def _check_same(row: StudyRow, path: Path, sets: Sequence[PairSource]) -> None:
     """A result of another study, or of the same before it was changed, is not taken for this one's."""
     result = _read_result(path)
     if result is None:
@@ -242,9 +250,7 @@ def _read_result(path: Path) -> dict[str, Any] | None:
     return result if isinstance(result, dict) and {"config", "measured", "pck"} <= set(result) else None
 
 
-def _differing(
-    result: Mapping[str, Any], config: RunConfig, sets: Sequence[SourceConfig]
-) -> list[tuple[str, Any, Any]]:
+def _differing(result: Mapping[str, Any], config: RunConfig, sets: Sequence[PairSource]) -> list[tuple[str, Any, Any]]:
     """(setting, its value there, its value here) of all that change what comes out.
 
     Settings that an older run did not know yet are left aside.
@@ -258,7 +264,7 @@ def _differing(
     return found + ([("measure", result["measured"], lacking)] if lacking else [])
 
 
-def _borrow(task: Task, sets: Sequence[SourceConfig]) -> bool:
+def _borrow(task: Task, sets: Sequence[PairSource]) -> bool:
     """Take the result of the same run in another study beside this one, if there is one."""
     for path in sorted(task.out.parents[2].glob(f"*/*/seed-{task.seed}/{RESULT}")):
         other = _read_result(path)
@@ -268,7 +274,7 @@ def _borrow(task: Task, sets: Sequence[SourceConfig]) -> bool:
     return False
 
 
-def run_task(task: Task, sets: Sequence[SourceConfig], device: torch.device, keep_weights: bool) -> None:
+def run_task(task: Task, sets: Sequence[PairSource], device: torch.device, keep_weights: bool) -> None:
     """Train one row with one seed, measure its best checkpoint, write RESULT."""
     config = task.config
     resume = (task.out / LAST).is_file()
@@ -293,13 +299,13 @@ def run_task(task: Task, sets: Sequence[SourceConfig], device: torch.device, kee
         shutil.rmtree(task.out / BEST)
 
 
-def _load_set(item: SourceConfig, config: RunConfig) -> ValidationSet:
+def _load_set(item: PairSource, config: RunConfig) -> ValidationSet:
     """Rows of a study mostly share their sets' decoded images."""
     return _decoded(item, config.data.root, config.model.image_size, config.data.threads)
 
 
 @lru_cache(maxsize=4)  # the sets of one size of images: they may take gigabytes
-def _decoded(item: SourceConfig, root: str, size: tuple[int, int], threads: int) -> ValidationSet:
+def _decoded(item: PairSource, root: str, size: tuple[int, int], threads: int) -> ValidationSet:
     return load_validation_set(item, root, size, threads=threads)
 
 

@@ -19,9 +19,9 @@ def init_model(config: RunConfig) -> TransforMatcher:
     """A model with its initial weights: those of a checkpoint, or random ones with a pretrained backbone."""
     settings = config.train
     model = build_matcher(config.model)
-    if settings.start:
-        other, _ = load_checkpoint(Path(settings.start))
-        load_strictly(model, other.state_dict(), settings.start)
+    if settings.init_from:
+        other, _ = load_checkpoint(Path(settings.init_from))
+        load_strictly(model, other.state_dict(), settings.init_from)
     elif settings.backbone_weights:
         load_backbone_weights(model.backbone, settings.backbone_weights)
     return model

@@ -4,7 +4,7 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import TypeVar
 
-from transformatcher.config import DataConfig, SourceConfig
+from transformatcher.config import DataConfig, PairSource
 from transformatcher.data.benchmarks import find_benchmark, load_benchmark
 from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, unique_objects
@@ -15,8 +15,8 @@ from transformatcher.errors import InputError
 Item = TypeVar("Item")
 
 
-def load_source(item: SourceConfig, data: DataConfig, seed: int) -> WeightedPairs:
-    """One entry of ``data.train`` → its pairs, without those that show an image of ``data.leave_out``.
+def load_source(item: PairSource, data: DataConfig, seed: int) -> WeightedPairs:
+    """One entry of ``data.train`` → its pairs, without those that show an image of ``data.exclude_images_of``.
 
     Args:
         item: the entry.
@@ -29,31 +29,32 @@ def load_source(item: SourceConfig, data: DataConfig, seed: int) -> WeightedPair
     if benchmark.content == "pairs":
         listed = load_benchmark(item.benchmark, root, item.split, limit=item.limit)
         listed = _exclude(listed, image_stems, excluded, f"{root}, {item.split}: pair")
-        return WeightedPairs(SelfPairs(unique_objects(listed), seed=seed) if item.with_itself else listed, item.share)
+        return WeightedPairs(SelfPairs(unique_objects(listed), seed=seed) if item.self_pairs else listed, item.weight)
     objects = benchmark.load(root, item.split)
     objects = _exclude(objects, lambda annotated: {annotated.image.stem}, excluded, f"{root}: object")
-    large = [annotated for annotated in objects if _relative_size(annotated) >= data.min_object]
+    large = [annotated for annotated in objects if _relative_size(annotated) >= data.min_object_scale]
     if objects and not large:
         raise InputError(
-            f"{root}: none of the {len(objects)} objects is as large as data.min_object = {data.min_object:g}"
+            f"{root}: none of the {len(objects)} objects is as large as data.min_object_scale = "
+            f"{data.min_object_scale:g}"
         )
-    if item.with_itself:
-        return WeightedPairs(SelfPairs(large, seed=seed), item.share)
+    if item.self_pairs:
+        return WeightedPairs(SelfPairs(large, seed=seed), item.weight)
     pairs = CocoPairs(
         large,
         seed=seed,
         min_shared=data.min_shared,
         min_overlap=data.min_overlap,
-        balanced=data.balanced,
-        mirror=data.mirror,
+        balanced=data.balance_categories,
+        mirror=data.p_flip_target,
     )
-    return WeightedPairs(pairs, item.share)
+    return WeightedPairs(pairs, item.weight)
 
 
 def _excluded_images(data: DataConfig) -> set[str]:
     """File names, without suffixes, of the images that must not be trained on."""
     names: set[str] = set()
-    for item in data.leave_out:
+    for item in data.exclude_images_of:
         root = Path(data.root) / item.folder
         try:
             benchmark = find_benchmark(item.benchmark)
@@ -63,7 +64,7 @@ def _excluded_images(data: DataConfig) -> set[str]:
             else:
                 names |= {annotated.image.stem for annotated in loaded}
         except InputError as error:
-            raise InputError(f"data.leave_out: {error}") from error
+            raise InputError(f"data.exclude_images_of: {error}") from error
     return names
 
 
@@ -72,7 +73,8 @@ def _exclude(items: list[Item], image_names: Callable[[Item], Set[str]], exclude
     left = [item for item in items if not image_names(item) & excluded]
     if items and not left:
         raise InputError(
-            f"{what}s: all {len(items)} show images that data.leave_out names; does it name another split than trn?"
+            f"{what}s: all {len(items)} show images that data.exclude_images_of names; "
+            "does it name another split than trn?"
         )
     return left
 

@@ -42,7 +42,7 @@ from transformatcher.training.validation import evaluate_pck, load_validation_se
 
 LAST, BEST = "last.safetensors", "best"
 # Settings that may change when a run is resumed: they say where files are and how they are read, not what comes out.
-RESUMABLE_KEYS = ("data.root", "data.keep", "data.threads", "data.workers", "train.save_every")
+RESUMABLE_KEYS = ("data.root", "data.image_cache", "data.threads", "data.workers", "train.save_every")
 LOG_EVERY = 20  # steps between readings of the loss; each reading waits for the device
 
 ProgressCallback = Callable[[int, int, str], None]  # pairs done, pairs in total, a message
@@ -86,7 +86,7 @@ class Trainer:
             self.model.backbone.to(memory_format=torch.channels_last)
             torch.backends.cudnn.benchmark = True  # every batch has the same shape
         self.objective = self._make_objective()
-        self.ema = make_ema(self.model, settings.average) if settings.average else None
+        self.ema = make_ema(self.model, settings.ema_decay) if settings.ema_decay else None
         self.compute_loss: Callable[[PairBatch], Tensor] = partial(loss_and_gradients, self.objective)
         self.optimizer = make_optimizer(self.model, settings, device)
 
@@ -103,7 +103,7 @@ class Trainer:
     def _make_objective(self) -> nn.Module:
         settings, device = self.config.train, self.device
         bfloat16 = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
-        objective = Objective(self.model, settings.regression, settings.cross_entropy, use_bfloat16=bfloat16)
+        objective = Objective(self.model, settings.w_regression, settings.w_cross_entropy, use_bfloat16=bfloat16)
         if self.distributed.world_size == 1:
             return objective
         if settings.batch_norm == "train" and device.type == "cuda":
@@ -111,20 +111,20 @@ class Trainer:
         return DistributedDataParallel(objective, broadcast_buffers=False)
 
     def _make_batches(self) -> BatchLoader:
-        data, batch_size = self.config.data, self.config.train.batch
+        data, batch_size = self.config.data, self.config.train.batch_size
         pairs = TrainingPairs(self.sources, self.config.train.seed, data.pairs_per_epoch)
         if len(pairs) < batch_size:
             raise InputError(
                 f"an epoch of {len(pairs)} pairs does not fill one batch of {batch_size}: "
-                "lower train.batch, or set data.pairs_per_epoch"
+                "lower train.batch_size, or set data.pairs_per_epoch"
             )
 
         def track(done: int, total: int) -> None:
             self.on_progress(0, 1, f"decoding images: {done} of {total}")
 
-        size = (data.canvas, data.canvas)
-        cache = build_image_cache(self.sources, size, self.device, data.keep, data.threads, track)
-        augmentation = Augmentation(data.colour, data.crop, data.focus, data.flip, data.swap)
+        size = (data.cache_size, data.cache_size)
+        cache = build_image_cache(self.sources, size, self.device, data.image_cache, data.threads, track)
+        augmentation = Augmentation(data.p_color, data.p_crop, data.p_object_crop, data.p_flip, data.p_swap)
         rank, world_size = self.distributed.rank, self.distributed.world_size
         input_size = self.config.model.image_size
         dataset = SampleDataset(pairs, cache, input_size, augmentation, batch_size, rank, world_size)
@@ -160,12 +160,12 @@ class Trainer:
         state, settings = self.state, self.config.train
         if not self.model.training:  # after a validation
             self._set_training_mode()
-        factor = lr_factor(state.step, self.total_steps, settings.warmup, settings.schedule)
+        factor = lr_factor(state.step, self.total_steps, settings.warmup_steps, settings.lr_schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = factor * group["base_lr"]
         loss = self.compute_loss(batch)
-        if settings.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
+        if settings.max_grad_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
         self.optimizer.step()
         if self.ema is not None:
             self.ema.update_parameters(self.model)
@@ -219,7 +219,7 @@ class Trainer:
         self.log.add_loss(state.step, loss.item())
 
     def _show(self, message: str) -> None:
-        batch_size = self.config.train.batch
+        batch_size = self.config.train.batch_size
         self.on_progress(self.state.step * batch_size, self.total_steps * batch_size, message)
 
     # ------------------------------------------------------------ validation
@@ -265,7 +265,7 @@ class Trainer:
             {
                 "epoch": state.epoch,
                 "step": state.step,
-                "pairs": state.step * settings.batch,
+                "pairs": state.step * settings.batch_size,
                 "loss": self._mean_loss(),
                 "lr": self.optimizer.param_groups[0]["lr"],
                 "score": score,
@@ -299,8 +299,8 @@ class Trainer:
 def check_settings(config: RunConfig, world_size: int) -> None:
     """Raise an InputError for settings that fail later, before anything is loaded."""
     settings = config.train
-    if settings.batch % world_size:
-        raise InputError(f"train.batch = {settings.batch} cannot be divided among {world_size} processes")
+    if settings.batch_size % world_size:
+        raise InputError(f"train.batch_size = {settings.batch_size} cannot be divided among {world_size} processes")
     if not settings.select_alphas or not set(settings.select_alphas) <= set(ALPHAS):
         raise InputError(
             f"train.select_alphas = {list(settings.select_alphas)}: choose some of {', '.join(map(str, ALPHAS))}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from transformatcher.config import SourceConfig
+from transformatcher.config import PairSource
 from transformatcher.data.benchmarks import PckThreshold, find_benchmark, load_benchmark
 from transformatcher.data.pairs import LoadedPair, load_pair
 from transformatcher.evaluation.metrics import ALPHAS
@@ -30,7 +30,7 @@ class ValidationSet:
 
 
 def load_validation_set(
-    item: SourceConfig,
+    item: PairSource,
     root: str,
     size: Size,
     distributed: DistributedContext | None = None,
@@ -59,7 +59,7 @@ def load_validation_set(
     return ValidationSet(set_name(item), find_benchmark(item.benchmark).pck_threshold, len(pairs), batches)
 
 
-def set_name(item: SourceConfig) -> str:
+def set_name(item: PairSource) -> str:
     """The name of a set of pairs in metrics and tables: its folder and split."""
     return f"{item.folder}-{item.split}"
 

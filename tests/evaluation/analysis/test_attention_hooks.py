@@ -17,7 +17,8 @@ GRID = (3, 2, 4, 3)
 
 @pytest.fixture(params=["paper", "released"])
 def refiner(request) -> nn.Module:
-    return build_refiner(model_config({"variant": request.param, "depth": 3, "raw_gain": 2.0}), layers=5).double()
+    settings = {"variant": request.param, "match2match.depth": 3, "correlation_skip": 2.0}
+    return build_refiner(model_config(settings), layers=5).double()
 
 
 def test_the_refined_map_is_the_models_own(refiner):

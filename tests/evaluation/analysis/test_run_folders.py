@@ -28,14 +28,14 @@ class TestCommands:
         assert (args.benchmark, args.split, args.limit, args.weights, args.out) == ("spair", "val", 7, None, "out/mine")
 
     def test_changed_read_out(self, tmp_path):
-        args = self.evaluated(tmp_path, set={"sigma": 3, "image_size": [480, 640], "gaussian": "none"})
+        args = self.evaluated(tmp_path, set={"kernel_sigma": 3, "image_size": [480, 640], "kernel_on": "none"})
         assert args.weights is None
-        assert args.settings == ["sigma=3", "image_size=[480, 640]", "gaussian=none"]
+        assert args.settings == ["kernel_sigma=3", "image_size=[480, 640]", "kernel_on=none"]
 
     def test_own_weights(self, tmp_path):
-        args = self.evaluated(tmp_path, weights="runs/my run/best", set={"sigma": 3})
+        args = self.evaluated(tmp_path, weights="runs/my run/best", set={"kernel_sigma": 3})
         assert args.weights == "runs/my run/best"
-        assert args.settings == ["sigma=3"]
+        assert args.settings == ["kernel_sigma=3"]
 
     def test_raw_correlation(self, tmp_path):
         args = self.evaluated(

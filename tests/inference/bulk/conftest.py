@@ -13,8 +13,8 @@ from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
 
 SMALL = {
-    "backbone": "resnet50", "stages": [1], "image_size": [32, 48], "depth": 1, "raw_gain": 200, "sigma": 2.5,
-    "gaussian": "probabilities", "sampler": "bilinear",
+    "backbone": "resnet50", "stages": [1], "image_size": [32, 48], "match2match.depth": 1,
+    "correlation_skip": 200, "kernel_sigma": 2.5, "kernel_on": "probabilities", "sampler": "bilinear",
 }  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
 
 ROOT = Path(__file__).parents[3]
-SMALL = {"backbone": "resnet50", "stages": [1], "grid": [4, 5], "depth": 1, "image_size": 32, "sampler": "bilinear"}
+SMALL = {"backbone": "resnet50", "stages": [1], "grid": [4, 5], "image_size": 32, "sampler": "bilinear"}
+SMALL |= {"match2match.depth": 1}
 FILES = ["calibration.json", "config.json", "model.safetensors"]
 
 
@@ -55,17 +56,17 @@ class TestFolders:
 
     def test_settings_are_kept(self, small: Matcher, photo: np.ndarray, tmp_path: Path):
         small.save_pretrained(tmp_path / "a")
-        wide = Matcher.from_pretrained(tmp_path / "a", "cpu", settings={"image_size": [48, 64], "sigma": 2.5})
-        assert (wide.config.image_size, wide.config.sigma) == ((48, 64), 2.5)
+        wide = Matcher.from_pretrained(tmp_path / "a", "cpu", settings={"image_size": [48, 64], "kernel_sigma": 2.5})
+        assert (wide.config.image_size, wide.config.kernel_sigma) == ((48, 64), 2.5)
         wide.save_pretrained(tmp_path / "b")
         assert_same(Matcher.from_pretrained(tmp_path / "b", "cpu"), wide, photo)
         with pytest.raises(InputError, match="depth is fixed by its training"):
-            Matcher.from_pretrained(tmp_path / "a", settings={"depth": 2})
-        with pytest.raises(InputError, match="unknown key 'simga'; did you mean 'sigma'"):
-            Matcher.from_pretrained(tmp_path / "a", settings={"simga": 2})
+            Matcher.from_pretrained(tmp_path / "a", settings={"match2match.depth": 2})
+        with pytest.raises(InputError, match="unknown key 'kernel_simga'; did you mean 'kernel_sigma'"):
+            Matcher.from_pretrained(tmp_path / "a", settings={"kernel_simga": 2})
 
     def test_weights_of_another_size_are_not_saved_under_it(self, tmp_path: Path):
-        config = model_config({**SMALL, "grid": None, "position": "absolute"})
+        config = model_config({**SMALL, "grid": None, "match2match.position": "absolute"})
         Matcher(build_matcher(config), config, "cpu").save_pretrained(tmp_path / "a")
         wide = Matcher.from_pretrained(tmp_path / "a", "cpu", settings={"image_size": [32, 64]})
         with pytest.raises(InputError, match="save it at the image_size of its training"):
@@ -157,8 +158,8 @@ class TestTorchHub:
         return torch.hub.load(str(ROOT), "transformatcher", source="local", device="cpu", **settings)
 
     def test_the_trained_model(self):
-        matcher = self.load(sigma=3.0)
-        assert matcher.config.sigma == 3.0
+        matcher = self.load(kernel_sigma=3.0)
+        assert matcher.config.kernel_sigma == 3.0
         assert matcher.calibration == Matcher.from_pretrained(SHIPPED, "cpu").calibration
 
     def test_random_weights(self):

@@ -34,7 +34,7 @@ NETWORKS = {
     "swin": ("swin_tiny_patch4_window7_224", (64, 96), (1, 2), [(8, 12), (4, 6)]),  # told its size when it is built
     "hiera": ("hiera_tiny_224", (64, 96), (2,), [(4, 6)]),  # applies no norm between its layers
 }
-VIT = {"backbone": "timm:vit_tiny_patch16_224", "layers": [0, 1], "image_size": [64, 96], "depth": 1}
+VIT = {"backbone": "timm:vit_tiny_patch16_224", "layers": [0, 1], "image_size": [64, 96], "match2match.depth": 1}
 SMALL = VIT | {"sampler": "bilinear"}
 
 
@@ -155,7 +155,7 @@ class TestMatcher:
 
     @torch.no_grad()
     def test_weights_for_cells_know_the_grid(self):
-        model = build_matcher(model_config(SMALL | {"matcher": "cats", "heads": 2}))
+        model = build_matcher(model_config(SMALL | {"refiner": "cats", "match2match": {}, "cats.heads": 2}))
         assert model(*torch.randn(2, 1, 3, 64, 96)).trg_norm.shape == (1, 8, 12, 2)
 
     @torch.no_grad()
@@ -213,7 +213,7 @@ class TestTraining:
     def test_the_same_matcher_trains_on_top(self, tmp_path: Path, rate: float):
         benchmark = write_benchmark(tmp_path / "PF-PASCAL")
         tables = tiny_tables(benchmark, lr_backbone=rate, epochs=1, backbone_weights=str(tmp_path / "w.safetensors"))
-        tables["model"] = SMALL | {"image_size": 48, "raw_gain": 20.0}
+        tables["model"] = SMALL | {"image_size": 48, "correlation_skip": 20.0}
         before = timm.create_model("vit_tiny_patch16_224", num_classes=0).state_dict()
         save_file(before, tmp_path / "w.safetensors")
         progress = train(run_config(tables), tmp_path / "run", torch.device("cpu"), pictures=False)
@@ -340,4 +340,4 @@ class TestCommand:
 
     def test_in_python(self):
         matcher = Matcher.raw("timm:convnext_atto", None, "cpu", image_size=64, layers=[1])
-        assert (matcher.config.image_size, matcher.config.matcher) == ((64, 64), "none")
+        assert (matcher.config.image_size, matcher.config.refiner) == ((64, 64), "none")

@@ -86,12 +86,12 @@ def test_a_raw_start_is_the_mean_correlation_and_learns():
 
 
 def test_chosen_by_config():
-    settings = {"matcher": "cats", "image_size": [48, 32]}
+    settings = {"refiner": "cats", "image_size": [48, 32]}
     refiner = build_refiner(model_config(settings), layers=2)
     assert isinstance(refiner, CostAggregation)
     assert (refiner.grid, len(refiner.within), refiner.to_tokens.out_features) == (SIZE, 1, 32)
     assert refiner(torch.rand(1, 2, *GRID, dtype=torch.bfloat16)).dtype == torch.float32
-    assert build_refiner(model_config(settings | {"dim": 8}), layers=2).to_tokens.out_features == 8
+    assert build_refiner(model_config(settings | {"cats.dim": 8}), layers=2).to_tokens.out_features == 8
 
 
 def test_another_grid_is_refused_and_both_are_named():

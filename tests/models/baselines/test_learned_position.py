@@ -59,17 +59,23 @@ def test_fast_path_equals_plain_path(kind, vectors):
 
 
 def test_matches_of_equal_scores_are_told_apart():
-    settings = {"depth": 1, "grid": [2, 3]}
+    settings = {"match2match.depth": 1, "grid": [2, 3]}
     corr = torch.ones(1, 2, 2, 3, 2, 3)
-    still = build_refiner(model_config(settings | {"position": "none"}), layers=2)
+    still = build_refiner(model_config(settings | {"match2match.position": "none"}), layers=2)
     assert still(corr).std() < 1e-6
     for position in ("absolute", "absolute-table"):
-        assert build_refiner(model_config(settings | {"position": position}), layers=2)(corr).std() > 1e-4
+        assert build_refiner(model_config(settings | {"match2match.position": position}), layers=2)(corr).std() > 1e-4
 
 
 @pytest.mark.parametrize(("settings", "grid"), [({}, (4, 6)), ({"stages": 4}, (2, 3)), ({"layers": [7, 8]}, (2, 3))])
 def test_their_grid_is_that_of_the_correlation(settings, grid):
-    config = {"backbone": "resnet50", "image_size": [62, 96], "position": "absolute", "depth": 1, "sampler": "bilinear"}
+    config = {
+        "backbone": "resnet50",
+        "image_size": [62, 96],
+        "match2match.position": "absolute",
+        "match2match.depth": 1,
+    }
+    config |= {"sampler": "bilinear"}
     model = build_matcher(model_config(config | settings))
     assert tuple(axis.shape[1] for axis in model.refiner.place.axes) == grid + grid
     with torch.no_grad():

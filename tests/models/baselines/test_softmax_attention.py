@@ -58,7 +58,9 @@ class TestEach:
         assert gradcheck(lambda x, *_: attention(x, grid), (random64(1, 4, 3, grad=True), *parameters))
 
     def test_takes_the_plain_path(self, kind):
-        refiner = build_refiner(model_config({"attention": kind, "depth": 1, "grid": [2, 3]}), layers=2).double()
+        refiner = build_refiner(
+            model_config({"match2match": {"attention": kind, "depth": 1}, "grid": [2, 3]}), layers=2
+        ).double()
         assert not fast.supported(refiner.blocks[0].attention)
         corr = random64(1, 2, 2, 3, 2, 3)
         assert refiner(corr).shape == (1, 2, 3, 2, 3)
@@ -67,12 +69,14 @@ class TestEach:
             refiner(corr)
 
     def test_a_low_precision_correlation_is_taken(self, kind):
-        refiner = build_refiner(model_config({"attention": kind, "depth": 1, "grid": [2, 3]}), layers=2)
+        refiner = build_refiner(
+            model_config({"match2match": {"attention": kind, "depth": 1}, "grid": [2, 3]}), layers=2
+        )
         assert refiner(torch.rand(1, 2, 2, 3, 2, 3, dtype=torch.bfloat16)).dtype == torch.float32
 
     def test_every_position_works_with_it(self, kind):
         for position in ("axial", "checkerboard", "none", "absolute"):
-            settings = {"attention": kind, "position": position, "depth": 1, "grid": [2, 3]}
+            settings = {"match2match": {"attention": kind, "position": position, "depth": 1}, "grid": [2, 3]}
             assert build_refiner(model_config(settings), 2)(torch.rand(1, 2, 2, 3, 2, 3)).shape == (1, 2, 3, 2, 3)
 
 
@@ -88,7 +92,7 @@ class TestVanilla:
             attention(torch.zeros(1, 1, 4).expand(1, 15**4, 4), (15, 15, 15, 15))
 
     def test_the_limit_is_a_setting(self):
-        refiner = build_refiner(model_config({"attention": "vanilla", "max_matches": 35}), layers=2)
+        refiner = build_refiner(model_config({"match2match": {"attention": "vanilla", "max_matches": 35}}), layers=2)
         with pytest.raises(InputError, match="at most T = 35"):
             refiner(torch.rand(1, 2, *GRID))
 
@@ -100,7 +104,9 @@ class TestLinformer:
             attention(torch.zeros(1, 36, 4), (2, 3, 2, 3))
 
     def test_its_grid_comes_from_the_config(self):
-        refiner = build_refiner(model_config({"attention": "linformer", "image_size": [64, 96], "depth": 1}), layers=2)
+        refiner = build_refiner(
+            model_config({"match2match": {"attention": "linformer", "depth": 1}, "image_size": [64, 96]}), layers=2
+        )
         assert refiner.blocks[0].attention.grid == (4, 6, 4, 6)
         assert refiner.blocks[0].attention.shorten.weight.shape == (64, 24**2)
 

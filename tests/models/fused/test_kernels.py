@@ -90,7 +90,9 @@ class TestTorchPasses:
         torch.testing.assert_close(changed, module(corr), rtol=1e-4, atol=1e-4)
 
     def test_final_weights_are_folded_once(self):
-        model = for_inference(build_matcher(model_config({"backbone": "resnet50", "depth": 1})), torch.float32)
+        model = for_inference(
+            build_matcher(model_config({"backbone": "resnet50", "match2match.depth": 1})), torch.float32
+        )
         corr = torch.rand(1, 9, 2, 3, 3, 2)
         first, kept = model.refiner(corr), model.refiner.blocks[0].folded
         torch.testing.assert_close(model.refiner(corr), first)
@@ -110,7 +112,7 @@ class TestTorchPasses:
         assert corr.grad is not None
 
     def test_forced_fast_on_a_cpu_takes_the_passes_and_leaves_out_the_kernels(self):
-        model = build_matcher(model_config({"backbone": "resnet50", "sampler": "bilinear", "depth": 1}))
+        model = build_matcher(model_config({"backbone": "resnet50", "sampler": "bilinear", "match2match.depth": 1}))
         images = torch.randn(2, 1, 3, 64, 64)
         flows = []
         for path in ("fast", "plain"):
@@ -266,7 +268,7 @@ class TestGpu:
     @pytest.mark.parametrize("variant", ["paper", "released"])
     @pytest.mark.parametrize(("batch", "grid"), [(1, (15, 15, 15, 15)), (40, (15, 15, 15, 15)), (2, (30, 30, 30, 30))])
     def test_full_size(self, variant, batch, grid):
-        model = build_matcher(model_config({"variant": variant, "backbone": "resnet50", "depth": 2})).cuda()
+        model = build_matcher(model_config({"variant": variant, "backbone": "resnet50", "match2match.depth": 2})).cuda()
         corr = torch.rand(batch, 9, *grid, device="cuda")
         ours, theirs = (outcome(model.refiner, path, corr) for path in ("fast", "plain"))
         # Gradients of the softmax weights are small differences of sums over all matches: in float32 the plain path
