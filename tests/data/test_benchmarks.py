@@ -4,17 +4,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from conftest import write_image
+from helpers.analysis import write_checkpoint
 
+from transformatcher.cli.main import main
 from transformatcher.data.benchmarks import (
     BENCHMARKS,
     SPLITS,
+    Benchmark,
     benchmark_title,
     find_benchmark,
+    find_split,
     load_benchmark,
     with_training_pairs,
 )
+from transformatcher.data.pairs import raise_problem
 from transformatcher.errors import InputError
+from transformatcher.evaluation.analysis.run_folders import read_eval
+from transformatcher.schema import ImagePair
 
 
 def test_by_name(spair_root: Path, coco_root: Path):
@@ -78,3 +87,37 @@ def test_real_benchmarks(data_root: Path, benchmark, folder, split, n_pairs, n_p
     assert all(pair.visible.any() for pair in pairs)
     if n_points is not None:
         assert sum(int(pair.visible.sum()) for pair in pairs) == n_points
+
+
+def load_toy(root: Path, split: str = "test", *, on_problem=raise_problem) -> list[ImagePair]:
+    """The loader of a benchmark that nobody knew before."""
+    assert find_split(split)
+    assert callable(on_problem)
+    points = np.array([[4.0, 4.0], [20.0, 30.0]])
+    box = np.array([1.0, 1.0, 60.0, 50.0])
+    images = [write_image(root / f"{letter}.png", seed=seed) for seed, letter in enumerate("ab")]
+    return [ImagePair(name, name, *images, points, points, np.ones(2, dtype=bool), box, box) for name in ("cat", "cow")]
+
+
+def test_a_new_benchmark_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    """A loader and a record: every command, table and config knows the benchmark."""
+    record = Benchmark(
+        name="toy", title="Toy-2", loader=f"{__name__}:load_toy", content="pairs", pck_threshold="bbox-kp",
+        pair_lists="*.png", n_pairs={"trn": 2, "test": 2}, citation="nobody, never",
+    )  # fmt: skip
+    monkeypatch.setitem(BENCHMARKS, record.name, record)
+    root, out = tmp_path / "toy", tmp_path / "out"
+    load_toy(root)
+    data = ["--benchmark", "toy", "--root", str(root)]
+    assert main(["data", "check", *data]) == 0
+    weights = write_checkpoint(tmp_path / "weights")
+    assert main(["eval", *data, "--weights", str(weights), "--device", "cpu", "--out", str(out)]) == 0
+    assert "PCK (%) per pair, bbox-kp" in capsys.readouterr().out
+    run = read_eval(out)
+    assert (run.data, run.pck_threshold) == ("Toy-2 test", "bbox-kp")
+    assert "--benchmark toy --root Toy-2 --split test" in run.command
+    assert main(["analyse", "tables", str(out), "--out", str(tmp_path / "tables")]) == 0
+    assert "Toy-2 by category" in (tmp_path / "tables" / "classes-toy.md").read_text()
+    overlap = ["analyse", "overlap", str(out), "--root", str(root), "--out", str(tmp_path / "overlap")]
+    assert main(overlap) == 0
+    assert "Toy-2 test by what Toy-2 trn holds" in (tmp_path / "overlap" / "overlap.md").read_text()

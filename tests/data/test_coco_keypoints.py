@@ -46,13 +46,13 @@ def test_malformed_annotation(tmp_path: Path, change, message):
 def test_ids_are_labels_and_must_differ(tmp_path: Path):
     note = {"id": "ann", "image_id": 1, "category_id": 2, "keypoints": [1, 1, 2, 2, 2, 2]}
     path = coco_file(tmp_path, annotations=[note, note])
-    with pytest.raises(InputError, match="annotation ann: its id stands twice"):
+    with pytest.raises(InputError, match="annotation ann: its id occurs twice"):
         load_coco_objects(path, tmp_path / "images")
     problems: list[str] = []
     path = coco_file(tmp_path, annotations=[note], images=[{"id": 1, "file_name": "1.jpg"}] * 2 + [{}])
     (item,) = load_coco_objects(path, tmp_path / "images", on_problem=problems.append)
     assert (item.id, item.bbox_px) == ("ann", None)
-    assert ["id 1 stands twice" in problems[0], "no usable id" in problems[1]] == [True, True]
+    assert ["id 1 occurs twice" in problems[0], "no usable id" in problems[1]] == [True, True]
 
 
 def test_bad_files(tmp_path: Path):

@@ -64,11 +64,11 @@ GOOD = plain({"kps": np.ones((3, 2))})
     [
         (b"", "not a MAT-file of level 5"),
         (b"\x89HDF\r\n\x1a\n" + bytes(200), "not a MAT-file of level 5"),
-        (GOOD[:-9], "cut off: an element of"),
-        (GOOD[:140], "cut off"),
+        (GOOD[:-9], "truncated: "),
+        (GOOD[:140], "truncated"),
         (GOOD[:128] + struct.pack("<II", 15, 4) + b"oops", "a compressed array is damaged"),
-        (GOOD[:128] + struct.pack("<II", 14, 0), "an array without all its parts"),
-        (GOOD[:128] + struct.pack("<I", 9 << 16 | 1) + bytes(4), "an element of 9 bytes where 4 have room"),
+        (GOOD[:128] + struct.pack("<II", 14, 0), "an incomplete array"),
+        (GOOD[:128] + struct.pack("<I", 9 << 16 | 1) + bytes(4), "a small element of 9 bytes, more than 4"),
         (GOOD.replace(struct.pack("<ii", 3, 2), struct.pack("<ii", 3, 9)), r"6 numbers for an array of shape \(3, 9\)"),
         (GOOD.replace(struct.pack("<ii", 3, 2), struct.pack("<ii", -3, -2)), r"shape \(-3, -2\)"),
         (GOOD.replace(struct.pack("<II", 9, 48), struct.pack("<II", 77, 48)), "unknown type 77"),
@@ -81,7 +81,7 @@ def test_damage_is_named(tmp_path: Path, content, message):
 
 
 def test_a_file_that_unfolds_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("transformatcher.data.mat.MOST_BYTES", 1000)
+    monkeypatch.setattr("transformatcher.data.mat.MAX_BYTES", 1000)
     path = written(tmp_path / "x.mat", {"kps": np.zeros((500, 2))}, compressed=True)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         read_mat(path)
@@ -95,5 +95,5 @@ def test_a_file_on_which_scipys_reader_crashes(pascal_root: Path):
         GOOD[:128] + struct.pack("<14I", 14, 0xFFFFFFC8, 0xFFFFFFF9, 8, 10, 0, 5, 8, 2, 2, 0x30001, 0, 0, 0) + bytes(90)
     )
     (pascal_root / "Annotations" / "cat" / "a.mat").write_bytes(mat)
-    with pytest.raises(InputError, match=r"a\.mat: not a readable \.mat file \(cut off"):
+    with pytest.raises(InputError, match=r"a\.mat: not a readable \.mat file \(truncated"):
         load_pfpascal(pascal_root, "trn")

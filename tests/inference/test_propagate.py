@@ -315,8 +315,8 @@ class TestFaults:
             (" 2,", " 1,", r"no annotated object with a visible keypoint \(v = 2\)"),
             ('"images"', '"pictures"', "not a COCO-keypoint file"),
             ('"image_id": 10', '"image_id": 99', "no image has the id 99"),
-            ('"name": "other"', '"title": "other"', "the entry of id 5 in 'categories' has no text as 'name'"),
-            ('"a.png"', "null", "the entry of id 10 in 'images' has no text as 'file_name'"),
+            ('"name": "other"', '"title": "other"', "the entry of id 5 in 'categories' has no string 'name'"),
+            ('"a.png"', "null", "the entry of id 10 in 'images' has no string 'file_name'"),
         ],
     )
     def test_annotations(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, old, new, message):

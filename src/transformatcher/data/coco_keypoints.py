@@ -1,4 +1,4 @@
-"""Any COCO-keypoint file → the objects that it annotates."""
+"""COCO-keypoint file → annotated objects."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from transformatcher.errors import InputError
 from transformatcher.files import read_json
 from transformatcher.schema import Size
 
-LONGEST_SIDE = 1_000_000  # pixels that an image may be said to have
+MAX_SIDE = 1_000_000  # pixels; a larger image size in a file is an error
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class AnnotatedObject:
 
     id: str
     image: Path
-    image_size: Size | None  # (h, w) as the file claims
+    image_size: Size | None  # (h, w) as written in the file
     category: str
     kps_px: Float[np.ndarray, "n 2"]
     visible: Bool[np.ndarray, " n"]
@@ -45,9 +45,9 @@ def load_coco_objects(
     Args:
         annotations: the JSON file.
         images: the folder its ``file_name`` entries are relative to.
-        occluded: count keypoints that are labelled but hidden (v = 1) as visible.
+        occluded: treat keypoints that are labelled but occluded (v = 1) as visible.
         min_keypoints: leave out objects with fewer visible keypoints (and crowds, always).
-        inside_only: count keypoints outside their image as not visible (annotators of cut-off objects guess them).
+        inside_only: treat keypoints outside their image as not visible; annotators guess those of truncated objects.
         on_problem: called with each malformed annotation.
     """
     return parse_coco_objects(
@@ -79,7 +79,7 @@ def parse_coco_objects(
     inside_only: bool = True,
     on_problem: OnProblem = raise_problem,
 ) -> list[AnnotatedObject]:
-    """As :func:`load_coco_objects`, of a file's content; ``source`` is what errors call it."""
+    """As :func:`load_coco_objects`, from the parsed content of a file; ``source`` names it in errors."""
     _check_coco(data, source)
     image_of, category_of = (_by_id(data, key, source, on_problem) for key in ("images", "categories"))
     objects = []
@@ -96,7 +96,7 @@ def parse_coco_objects(
             on_problem(f"{where}: malformed ({type(error).__name__}: {error})")
         else:
             if item.id in ids:
-                on_problem(f"{where}: its id stands twice in the file")
+                on_problem(f"{where}: its id occurs twice in the file")
                 continue
             ids.add(item.id)
             if inside_only:
@@ -109,7 +109,7 @@ def parse_coco_objects(
 def find_coco(root: Path, split: str) -> tuple[Path, Path]:
     """A folder, or the JSON file itself → (annotation file, image folder).
 
-    Understood: ``annotations.json`` + ``images/``; ``annotations/*keypoints*<split>*.json`` + ``<split>2017/``; a JSON
+    Layouts: ``annotations.json`` + ``images/``; ``annotations/*keypoints*<split>*.json`` + ``<split>2017/``; a JSON
     file with ``images/`` or the images themselves beside it.
     """
     if root.is_file():
@@ -128,14 +128,17 @@ def find_coco(root: Path, split: str) -> tuple[Path, Path]:
 
 
 def has_splits(root: Path) -> bool:
-    """Whether the split decides what :func:`find_coco` finds: in the official layout, not beside one file for all."""
+    """Whether a folder has one annotation file for each split (the official layout) instead of one file for all."""
     return root.is_dir() and not (root / "annotations.json").is_file()
 
 
 def box_around(points_px: Float[np.ndarray, "n 2"], size: Size, grown: float = 0.1) -> Float[np.ndarray, "4"]:
-    """COCO's x, y, width, height of a box around points in an image of ``size`` (h, w); never empty.
+    """A box around points as COCO's x, y, width, height; never empty.
 
-    It is let out on every side by ``grown`` of its extent and by a pixel at least, but not beyond the image.
+    Args:
+        points_px: at least one point.
+        size: (h, w) of the image, which limits the box.
+        grown: margin on every side, as a part of the box; at least one pixel.
     """
     limits = np.array([size[1], size[0]], dtype=np.float64)
     low, high = points_px.min(axis=0), points_px.max(axis=0)
@@ -153,7 +156,7 @@ def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
 
 
 def _by_id(data: dict[str, Any], key: str, source: str, on_problem: OnProblem) -> dict[Any, dict[str, Any]]:
-    """The entries of a list by their ids, which must be there and differ."""
+    """The entries of a list by id; ids must be there and differ."""
     called = {"images": "file_name", "categories": "name"}[key]
     entries: dict[Any, dict[str, Any]] = {}
     for entry in data[key]:
@@ -161,9 +164,9 @@ def _by_id(data: dict[str, Any], key: str, source: str, on_problem: OnProblem) -
         if not isinstance(name, int | str):
             on_problem(f"{source}: an entry of {key!r} has no usable id: {str(entry)[:60]}")
         elif name in entries:
-            on_problem(f"{source}: id {name!r} stands twice in {key!r}")
+            on_problem(f"{source}: id {name!r} occurs twice in {key!r}")
         elif not isinstance(entry.get(called), str):
-            on_problem(f"{source}: the entry of id {name!r} in {key!r} has no text as {called!r}")
+            on_problem(f"{source}: the entry of id {name!r} in {key!r} has no string {called!r}")
         else:
             entries[name] = entry
     return entries
@@ -190,7 +193,7 @@ def _read_object(
         raise InputError(f"{where}: no category has the id {note['category_id']!r}")
     names = tuple(category.get("keypoints", ()))
     if not isinstance(category.get("keypoints", []), list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{where}: its category {category['name']!r} has no list of names as 'keypoints'")
+        raise InputError(f"{where}: 'keypoints' of its category {category['name']!r} is not a list of names")
     if not isinstance(note["keypoints"], list) or len(note["keypoints"]) % 3:
         raise InputError(f"{where}: 'keypoints' is not a list of x, y, v, x, y, v, …")
     triples = np.array(note["keypoints"], dtype=np.float64).reshape(-1, 3)
@@ -203,8 +206,8 @@ def _read_object(
         x, y, w, h = (float(value) for value in note["bbox"])
         bbox = box_array([x, y, x + w, y + h], where)
     size = (int(image["height"]), int(image["width"])) if "height" in image and "width" in image else None
-    if size is not None and not 1 <= min(size) <= max(size) <= LONGEST_SIDE:
-        raise InputError(f"{where}: no image has {size[1]:.6g} × {size[0]:.6g} pixels, as its own is said to have")
+    if size is not None and not 1 <= min(size) <= max(size) <= MAX_SIDE:
+        raise InputError(f"{where}: its image size of {size[1]:.6g} × {size[0]:.6g} pixels is not possible")
     visible = triples[:, 2] >= (1 if occluded else 2)
     return AnnotatedObject(
         id=str(note["id"]),

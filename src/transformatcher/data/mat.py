@@ -1,6 +1,6 @@
-"""MAT-file of level 5 → its arrays of real numbers, by name; whatever else is in it is skipped.
+"""MAT-file of level 5 → its arrays of real numbers by name; other content is skipped.
 
-scipy's reader is written in C for files that one trusts: a damaged one can end the whole process. This one cannot.
+scipy's reader is written in C for trusted files: a damaged file can crash the process. This reader raises ValueError.
 """
 
 import struct
@@ -16,14 +16,14 @@ MATRIX, COMPRESSED = 14, 15
 NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 NUMERIC_CLASSES = range(6, 16)  # double, single, and whole numbers of 8 to 64 bits
 COMPLEX = 0x0800
-MOST_BYTES = 100_000_000  # that a compressed array may unfold to
+MAX_BYTES = 100_000_000  # of a compressed array after decompression
 
 
 def read_mat(path: Path) -> dict[str, Float[np.ndarray, "..."]]:
     """The arrays of a file, as float64.
 
     Raises:
-        ValueError: of anything that is not as the format says.
+        ValueError: if the file does not follow the format.
     """
     data = path.read_bytes()
     order = {b"IM": "<", b"MI": ">"}.get(data[126:128])
@@ -32,7 +32,7 @@ def read_mat(path: Path) -> dict[str, Float[np.ndarray, "..."]]:
     found = {}
     for kind, content in _elements(data[128:], order):
         if kind == COMPRESSED:
-            kind, content = next(_elements(_inflated(content), order), (0, b""))
+            kind, content = next(_elements(_decompress(content), order), (0, b""))
         if kind == MATRIX:
             name, array = _array(content, order)
             if array is not None:
@@ -41,36 +41,36 @@ def read_mat(path: Path) -> dict[str, Float[np.ndarray, "..."]]:
 
 
 def _elements(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
-    """The (type, content) of the elements that follow each other."""
+    """The (type, content) of each element of a sequence."""
     start = 0
     while start < len(data):
         kind, size = struct.unpack(f"{order}II", data[start : start + 8].ljust(8, b"\0"))
-        if kind >> 16:  # a small one: both numbers in four bytes, its content in the next four
+        if kind >> 16:  # a small element: type and size in four bytes, the content in the next four
             kind, size, begin = kind & 0xFFFF, kind >> 16, start + 4
             start += 8
             if size > 4:
-                raise ValueError(f"an element of {size} bytes where 4 have room")
+                raise ValueError(f"a small element of {size} bytes, more than 4")
         else:
             begin = start + 8
             start = begin + size + (0 if kind == COMPRESSED else -size % 8)
         if begin + size > len(data):
-            raise ValueError(f"cut off: an element of {size} bytes, of which {max(len(data) - begin, 0)} are there")
+            raise ValueError(f"truncated: {max(len(data) - begin, 0)} of the {size} bytes of an element are there")
         yield kind, data[begin : begin + size]
 
 
-def _inflated(content: bytes) -> bytes:
-    unpacker = zlib.decompressobj()
+def _decompress(content: bytes) -> bytes:
+    decompressor = zlib.decompressobj()
     try:
-        whole = unpacker.decompress(content, MOST_BYTES)
+        data = decompressor.decompress(content, MAX_BYTES)
     except zlib.error as error:
         raise ValueError(f"a compressed array is damaged ({error})") from error
-    if unpacker.unconsumed_tail:
-        raise ValueError(f"an array of more than {MOST_BYTES} bytes")
-    return whole
+    if decompressor.unconsumed_tail:
+        raise ValueError(f"a compressed array of more than {MAX_BYTES} bytes")
+    return data
 
 
 def _array(content: bytes, order: str) -> tuple[str, Float[np.ndarray, "..."] | None]:
-    """The name of a matrix, and its numbers unless it holds something else."""
+    """The name of a matrix and its numbers; None instead of numbers for other content, such as text."""
     parts = _elements(content, order)
     try:
         (_, flags), (_, shape_bytes), (_, name) = next(parts), next(parts), next(parts)
@@ -79,11 +79,11 @@ def _array(content: bytes, order: str) -> tuple[str, Float[np.ndarray, "..."] | 
             return name.decode("latin-1"), None
         kind, values = next(parts)
     except (StopIteration, IndexError) as error:
-        raise ValueError("an array without all its parts") from error
+        raise ValueError("an incomplete array") from error
     shape = tuple(np.frombuffer(shape_bytes, f"{order}i4").tolist())
     if kind not in NUMBERS:
         raise ValueError(f"numbers of the unknown type {kind}")
     numbers = np.frombuffer(values, f"{order}{NUMBERS[kind]}").astype(np.float64)
     if min(shape, default=-1) < 0 or prod(shape) != len(numbers):
         raise ValueError(f"{len(numbers)} numbers for an array of shape {shape}")
-    return name.decode("latin-1"), numbers.reshape(shape, order="F")  # MATLAB counts columns first
+    return name.decode("latin-1"), numbers.reshape(shape, order="F")  # MATLAB stores columns first

@@ -1,4 +1,4 @@
-"""The one contract of all data: pairs of annotated images, and how they become batches."""
+"""Annotated pairs of images → decoded pairs → batches; checks that all loaders share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,43 +15,46 @@ from transformatcher.errors import InputError
 from transformatcher.images import read_image, to_tensor
 from transformatcher.schema import ImagePair, PairBatch, Size
 
-# Called with what is wrong; whoever passes one may raise (the default) or collect and go on without that pair.
+# Called with the description of a problem: raises (the default), or collects it, and the loader leaves the pair out.
 OnProblem = Callable[[str], None]
 
 
 def raise_problem(problem: str) -> None:
-    """The default: the first problem ends the loading."""
+    """Raise an InputError at the first problem; the default of all loaders."""
     raise InputError(problem)
 
 
 @dataclass(frozen=True)
 class LoadedPair:
-    """One decoded pair: pixels as the network takes them, annotations in pixels of the images (mirrored, if so)."""
+    """One decoded pair: images as the network takes them; annotations in pixels of the original images.
+
+    Images and annotations are mirrored where the pair says so.
+    """
 
     src: Float[Tensor, "3 h w"]
     trg: Float[Tensor, "3 h w"]
     src_kps_px: Float[np.ndarray, "n 2"]
     trg_kps_px: Float[np.ndarray, "n 2"]
-    absent_px: Float[np.ndarray, "m 2"]
+    absent_px: Float[np.ndarray, "m 2"]  # keypoints of the source that the target does not show
     trg_bbox_px: Float[np.ndarray, "4"] | None
-    src_size: Size
+    src_size: Size  # (h, w) of the original image
     trg_size: Size
     pair: ImagePair
 
 
 def image_stems(pair: ImagePair) -> frozenset[str]:
-    """The names of a pair's files without their endings: benchmarks made of PASCAL VOC keep its names."""
+    """The names of a pair's files without suffixes, which benchmarks made from PASCAL VOC keep."""
     return frozenset(image.stem for image in (pair.src_image, pair.trg_image) if isinstance(image, Path))
 
 
 def read_pair(pair: ImagePair) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.ndarray, "h2 w2 3"]]:
-    """Decode both images, and mirror them where the record says so."""
+    """Decode both images, and mirror them where the pair says so."""
     src, trg = (read_image(image, orient=pair.orient) for image in (pair.src_image, pair.trg_image))
     return src[:, ::-1] if pair.src_flip else src, trg[:, ::-1] if pair.trg_flip else trg
 
 
 def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
-    """Decode both images and resize them to ``size`` (h, w); all is mirrored where the record says so."""
+    """Decode both images and resize them to ``size`` (h, w); mirror images and annotations where the pair says so."""
     src, trg = read_pair(pair)
     src_size, trg_size = src.shape[:2], trg.shape[:2]
     src_kps, trg_kps, absent, trg_bbox = pair.src_kps_px, pair.trg_kps_px, pair.absent_px, pair.trg_bbox_px
@@ -74,7 +77,7 @@ def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
 
 
 def collate(loaded: Sequence[LoadedPair]) -> PairBatch:
-    """Decoded pairs → one batch; shorter keypoint lists are filled up and masked."""
+    """Decoded pairs → one batch; shorter lists of keypoints are padded and masked."""
     src_kps_norm = stack_points([item.src_kps_px for item in loaded], [item.src_size for item in loaded])
     visible = torch.zeros(src_kps_norm.shape[:2], dtype=torch.bool)
     for row, item in zip(visible, loaded, strict=True):
@@ -89,7 +92,7 @@ def collate(loaded: Sequence[LoadedPair]) -> PairBatch:
 
 
 def stack_points(points_px: Sequence[Float[np.ndarray, "_ 2"]], sizes: Sequence[Size]) -> Float[Tensor, "b n 2"]:
-    """Points of several images of ``sizes`` (h, w) → one tensor in [-1, 1]²; shorter lists are filled up."""
+    """Points of several images of ``sizes`` (h, w) → one tensor in [-1, 1]²; shorter lists are padded with zeros."""
     out = torch.zeros(len(points_px), max(map(len, points_px)), 2)
     for row, points, size in zip(out, points_px, sizes, strict=True):
         row[: len(points)] = torch.from_numpy(px_to_norm(points, size))
@@ -97,7 +100,7 @@ def stack_points(points_px: Sequence[Float[np.ndarray, "_ 2"]], sizes: Sequence[
 
 
 def point_array(value: Any, where: str) -> Float[np.ndarray, "n 2"]:
-    """Points (x, y) as an array, or an error: a list of another form is never bent into shape."""
+    """A list of points [x, y] → an array; an error for any other shape, NaN or infinity."""
     try:
         points = np.array(value, dtype=np.float64)
     except (ValueError, TypeError, OverflowError) as error:
@@ -110,7 +113,7 @@ def point_array(value: Any, where: str) -> Float[np.ndarray, "n 2"]:
 
 
 def box_array(value: Any, where: str) -> Float[np.ndarray, "4"]:
-    """A box (x0, y0, x1, y1) with an inside."""
+    """A box (x0, y0, x1, y1) → an array; an error if it is empty or malformed."""
     try:
         box = np.array(value, dtype=np.float64).reshape(-1)
     except (ValueError, TypeError, OverflowError) as error:
@@ -121,25 +124,28 @@ def box_array(value: Any, where: str) -> Float[np.ndarray, "4"]:
 
 
 def masked_points(points: Float[np.ndarray, "n 2"], visible: np.ndarray) -> Float[np.ndarray, "n 2"]:
-    """Coordinates with those that mean nothing set to zero, so that no NaN travels further."""
+    """Points with those that are not visible set to zero, so that NaN does not spread."""
     return np.where(visible[:, None], points, 0.0)
 
 
 def need_folder(root: Path, what: str) -> Path:
-    """``root`` if it is a folder, else an error that says what was looked for."""
+    """``root`` if it is a folder, else an error that says what was expected there."""
     if not root.is_dir():
         raise InputError(f"{root}: no such folder ({what})")
     return root
 
 
 def need_entries(count: int, where: Path) -> None:
-    """Refuse a list of pairs with nothing in it."""
+    """Raise an error for an empty list of pairs."""
     if not count:
         raise InputError(f"{where}: holds no pair at all")
 
 
 def subsample_evenly(pairs: Sequence[Any], count: int | None) -> list[Any]:
-    """At most ``count`` of the pairs, evenly spaced: lists of pairs are often sorted by category."""
+    """At most ``count`` of the pairs, evenly spaced.
+
+    Lists of pairs are usually sorted by category, so the first pairs would all be of one.
+    """
     if count is None or count >= len(pairs):
         return list(pairs)
     return [pairs[i] for i in np.linspace(0, len(pairs) - 1, count).round().astype(int)]

@@ -1,4 +1,4 @@
-"""PF-PASCAL and PF-WILLOW, as pair lists in csv form → pairs (Ham et al. 2016, 2018)."""
+"""Folders of PF-PASCAL and PF-WILLOW, with csv lists of pairs → pairs (Ham et al. 2016, 2018)."""
 
 import csv
 from collections.abc import Callable, Sequence
@@ -35,15 +35,20 @@ ReadMat = Callable[[Path], dict[str, np.ndarray]]
 
 
 def load_pfpascal(root: Path, split: str = "test", *, on_problem: OnProblem = raise_problem) -> list[ImagePair]:
-    """``<split>_pairs.csv`` + ``JPEGImages/`` + ``Annotations/<category>/<image>.mat``.
+    """Read ``<split>_pairs.csv``, with ``JPEGImages/`` and ``Annotations/<category>/<image>.mat`` beside it.
 
-    Keypoints that the csv carries itself (columns XA, YA, XB, YB: lists joined by semicolons) win over the .mat files,
-    which then only give the object boxes.
+    If the csv has keypoints (columns XA, YA, XB, YB: numbers joined by semicolons), they are used, and the .mat files
+    give the object boxes only.
+
+    Args:
+        root: the folder of the benchmark.
+        split: trn, val or test.
+        on_problem: called with each malformed line.
     """
     need_folder(root, "the PF-PASCAL folder, with its pair lists, JPEGImages and Annotations")
     path = root / f"{find_split(split)}_pairs.csv"
     folder = root / "PF-dataset-PASCAL" if (root / "PF-dataset-PASCAL").is_dir() else root
-    read_mat = cache(_read_mat)  # an image stands in many pairs
+    read_mat = cache(_read_mat)  # an image is in many pairs
     pairs = []
     for line, row in _rows(path, required=("source_image", "target_image", "class")):
         try:
@@ -54,7 +59,13 @@ def load_pfpascal(root: Path, split: str = "test", *, on_problem: OnProblem = ra
 
 
 def load_pfwillow(root: Path, split: str = "test", *, on_problem: OnProblem = raise_problem) -> list[ImagePair]:
-    """``test_pairs.csv`` (imageA, imageB, XA1 … XA10, YA1 …, XB1 …, YB1 …) + one folder of images for each group."""
+    """Read ``test_pairs.csv`` (imageA, imageB, XA1 … XA10, YA1 …, XB1 …, YB1 …), with one image folder for each group.
+
+    Args:
+        root: the folder of the benchmark.
+        split: test, the only one.
+        on_problem: called with each malformed line.
+    """
     need_folder(root, "the PF-WILLOW folder, with test_pairs.csv and its image folders")
     if find_split(split) != "test":
         raise InputError(f"PF-WILLOW has a test split only, not {split!r}")
@@ -126,9 +137,9 @@ def _pascal_pair(row: dict[str, str], where: str, root: Path, read_mat: ReadMat,
 
 
 def _rows(path: Path, required: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """(line number, columns) of a csv file that must have the ``required`` columns."""
+    """The (line number, columns) of each line of a csv file that must have the ``required`` columns."""
     if not path.is_file():
-        raise InputError(f"{path}: no such list of pairs; is {path.parent} the benchmark's own folder?")
+        raise InputError(f"{path}: no such list of pairs; is {path.parent} the folder of the benchmark?")
     try:
         return _read_rows(path, required)
     except (UnicodeDecodeError, csv.Error) as error:
@@ -177,7 +188,7 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
 
 
 def _keypoints(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "n 2"]:
-    """n × 2, NaN where a keypoint is not visible (the dataset's own convention, turned into a mask by the caller)."""
+    """The keypoints of a .mat file; NaN, by the dataset's convention, where one is not visible."""
     kps = read_mat(path).get("kps")
     if kps is None or not _are_points(kps):
         raise InputError(f"{path}: expected 'kps' of n × 2 numbers, found {None if kps is None else kps.shape}")
@@ -189,7 +200,7 @@ def _are_points(array: np.ndarray) -> bool:
 
 
 def _absent(src_mat: Path, trg_mat: Path, read_mat: ReadMat) -> Float[np.ndarray, "m 2"]:
-    """Keypoints of the source that are NaN on the target; none where the files are missing or count differently."""
+    """Keypoints of the source that are NaN on the target; none if a file is missing or the numbers differ."""
     if not (is_file(src_mat) and is_file(trg_mat)):
         return np.zeros((0, 2))
     src, trg = (read_mat(path).get("kps", np.zeros((0, 2))) for path in (src_mat, trg_mat))
@@ -199,17 +210,20 @@ def _absent(src_mat: Path, trg_mat: Path, read_mat: ReadMat) -> Float[np.ndarray
 
 
 def _box(path: Path, read_mat: ReadMat) -> Float[np.ndarray, "4"] | None:
-    """x0, y0, x1, y1, or None where the file, or the box in it, is missing."""
+    """The box x0, y0, x1, y1 of a .mat file; None if the file or the box is missing."""
     box = read_mat(path).get("bbox") if is_file(path) else None
     return None if box is None else box_array(box, str(path))
 
 
 def _willow_image(root: Path, name: str) -> Path:
-    """The image, wherever the distribution keeps its group folders: beside the csv or in PF-dataset/."""
+    """The image, whose group folder is beside the csv or in PF-dataset/, depending on the distribution."""
     group_and_file = PurePosixPath(name).parts[-2:]
-    places = [root.joinpath(*PurePosixPath(name).parts), root.joinpath(*group_and_file)]
-    places.append(root.joinpath("PF-dataset", *group_and_file))
-    return next((place for place in places if is_file(place)), places[0])
+    candidates = [
+        root.joinpath(*PurePosixPath(name).parts),
+        root.joinpath(*group_and_file),
+        root.joinpath("PF-dataset", *group_and_file),
+    ]
+    return next((path for path in candidates if is_file(path)), candidates[0])
 
 
 def _stem(name: str) -> str:

@@ -1,4 +1,4 @@
-"""SPair-71k as its authors lay it out → pairs (Min et al. 2019)."""
+"""Folder of SPair-71k in its official layout → pairs (Min et al. 2019)."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,14 @@ DIFFICULTY = {
 def load_spair(
     root: Path, split: str = "test", *, layout: str = "large", on_problem: OnProblem = raise_problem
 ) -> list[ImagePair]:
-    """``Layout/<layout>/<split>.txt`` + ``PairAnnotation/<split>/*.json`` + ``JPEGImages/<category>/*``."""
+    """Read ``Layout/<layout>/<split>.txt``, ``PairAnnotation/<split>/*.json`` and ``JPEGImages/<category>/*``.
+
+    Args:
+        root: the folder of the benchmark.
+        split: trn, val or test.
+        layout: large or small, the benchmark's own names.
+        on_problem: called with each malformed annotation.
+    """
     need_folder(root, "the SPair-71k folder, with Layout, PairAnnotation and JPEGImages in it")
     split = find_split(split)
     listing = root / "Layout" / layout / f"{split}.txt"
@@ -57,21 +64,23 @@ def load_spair(
 
 
 def _with_absent(pairs: Sequence[ImagePair]) -> list[ImagePair]:
-    """The pairs, with what their targets hide: a pair lists all keypoints that both images show, so one of the source
-    that only other pairs list is not to be seen on this target.
+    """The pairs with the keypoints of the source that the target does not show.
+
+    A pair lists all keypoints that both images show. So a keypoint of the source image that only other pairs list is
+    not visible on this target.
     """
-    known: dict[Path, dict[tuple[float, ...], None]] = {}  # of each image, in the order of the list
+    known: dict[Path, dict[tuple[float, ...], None]] = {}  # image → its keypoints in all pairs, as an ordered set
     for pair in pairs:
         for image, points in ((pair.src_image, pair.src_kps_px), (pair.trg_image, pair.trg_kps_px)):
             assert isinstance(image, Path)
             known.setdefault(image, {}).update(dict.fromkeys(map(tuple, points.tolist())))
-    found = []
+    completed = []
     for pair in pairs:
         assert isinstance(pair.src_image, Path)
         listed = set(map(tuple, pair.src_kps_px.tolist()))
         hidden = [point for point in known[pair.src_image] if point not in listed]
-        found.append(replace(pair, absent_px=np.array(hidden, dtype=np.float64).reshape(-1, 2)))
-    return found
+        completed.append(replace(pair, absent_px=np.array(hidden, dtype=np.float64).reshape(-1, 2)))
+    return completed
 
 
 def _read_pair(name: str, path: Path, images: Path) -> ImagePair:

@@ -1,4 +1,4 @@
-"""Seed → an image pair whose correspondence is known exactly: the second is the first, seen in perspective."""
+"""Seed → a pair of images with an exactly known correspondence: the target is the source after a homography."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from transformatcher.schema import ImagePair, Size
 
 @dataclass(frozen=True)
 class Homography:
-    """An invertible projective map of [-1, 1]² coordinates, source → target."""
+    """An invertible projective map of points in [-1, 1]², source → target."""
 
     matrix: Float[np.ndarray, "3 3"]
 
@@ -37,7 +37,7 @@ def random_homography(rng: np.random.Generator, strength: float = 1.0) -> Homogr
 
 
 def random_texture(rng: np.random.Generator, size: Size) -> Float[np.ndarray, "h w 3"]:
-    """Smooth coloured blobs at several scales, in [0, 255]: every place looks different."""
+    """Smooth coloured blobs at several scales, in [0, 255], so that every region looks different."""
     h, w = size
     layers = [gaussian_filter(rng.standard_normal((h, w, 3)), (s, s, 0)) for s in (2, 5, 12)]
     mixed = sum(layer / layer.std() for layer in layers)
