@@ -9,12 +9,14 @@ original image, ``_norm`` the image as [-1, 1]². Validity is a mask, never a sp
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 Size = tuple[int, int]
+KernelOn = Literal["logits", "probabilities", "none"]  # what the Gaussian at the peak multiplies in the read-out
 ImageSource = Path | UInt8[np.ndarray, "_ _ 3"]  # two images of a pair may differ in size
 
 

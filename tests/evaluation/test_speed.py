@@ -11,11 +11,11 @@ from transformatcher.viz.plots import plot_costs
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
-@pytest.mark.parametrize("path", ["fast", "plain"])
-def test_a_row(mode, path):
+@pytest.mark.parametrize("backend", ["fused", "eager"])
+def test_a_row(mode, backend):
     ceilings = Ceilings(bytes_per_s=1e10, flops_per_s=1e11)
     options = {"batch": 1, "size": 64, "backbone": "resnet50", "variant": "released", "seconds": 0.01}
-    row = benchmark(mode, path, device=torch.device("cpu"), ceilings=ceilings, **options)
+    row = benchmark(mode, backend, device=torch.device("cpu"), ceilings=ceilings, **options)
     assert tuple(row.stages_ms) == STAGES
     assert all(ms > 0 for ms in row.stages_ms.values())
     assert row.matches == 4**4
@@ -42,13 +42,13 @@ def test_ceilings_are_plausible():
 
 def test_command(tmp_path, capsys):
     picture = tmp_path / "costs.png"
-    arguments = ["bench", "--size", "64", "96", "--backbone", "resnet50", "--path", "fast", "--device", "cpu"]
+    arguments = ["bench", "--size", "64", "96", "--backbone", "resnet50", "--backend", "fused", "--device", "cpu"]
     assert main([*arguments, "--plot", str(picture), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [row["size"] for row in report["rows"]] == [64, 96]
     wanted = {
         "mode",
-        "path",
+        "backend",
         "batch",
         "size",
         "backbone",
@@ -67,10 +67,10 @@ def test_command(tmp_path, capsys):
 def test_costs_of_one_size_are_bars_and_of_several_lines():
     """A line through a single number of matches shows nothing."""
 
-    def row(path, batch, matches, ms):
+    def row(backend, batch, matches, ms):
         words = {"mode": "infer", "backbone": "resnet50", "variant": "paper"}
         return words | {
-            "path": path,
+            "backend": backend,
             "batch": batch,
             "matches": matches,
             "ms_per_pair": ms,
@@ -78,11 +78,11 @@ def test_costs_of_one_size_are_bars_and_of_several_lines():
             "floor_ms": 0.1,
         }
 
-    one = {"device": "cpu", "rows": [row("fast", 1, 625, 2.0), row("plain", 1, 625, 5.0)]}
+    one = {"device": "cpu", "rows": [row("fused", 1, 625, 2.0), row("eager", 1, 625, 5.0)]}
     left, right = plot_costs(one).axes
     assert [bar.get_width() for bar in left.patches] == [2.0, 5.0]
     assert [bar.get_width() for bar in right.patches] == [4.0, 10.0]
-    assert [tick.get_text() for tick in left.get_yticklabels()] == ["fast, batch 1", "plain, batch 1"]
-    left, _ = plot_costs(one | {"rows": [*one["rows"], row("fast", 1, 1296, 3.0)]}).axes
+    assert [tick.get_text() for tick in left.get_yticklabels()] == ["fused, batch 1", "eager, batch 1"]
+    left, _ = plot_costs(one | {"rows": [*one["rows"], row("fused", 1, 1296, 3.0)]}).axes
     assert not left.patches
-    assert [list(line.get_xdata()) for line in left.lines] == [[625, 1296], [625], [625, 1296]]  # fast, plain, floor
+    assert [list(line.get_xdata()) for line in left.lines] == [[625, 1296], [625], [625, 1296]]  # fused, eager, floor

@@ -22,8 +22,7 @@ from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.inference.export import ExportWrapper, Parity, export, grouped_int8, quantize_weights, runner
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
-from transformatcher.models.fused.fold import placement
-from transformatcher.models.fused.inference import set_path
+from transformatcher.models.fused.fold import position_features
 from transformatcher.models.rotary import AxialRotary
 
 onnx, onnxruntime, _ = map(pytest.importorskip, ("onnx", "onnxruntime", "onnxscript"))
@@ -164,30 +163,30 @@ def test_the_example_runs_without_torch(weights: Path, exported, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("settings", "path"),
+    ("settings", "backend"),
     [
-        ({"variant": "released"}, "fast"),
-        ({"variant": "released", "match2match.position": "absolute"}, "plain"),
-        ({"grid": [5, 6], "upsample": 1, "kernel_on": "logits"}, "plain"),
-        ({"match2match.conv_branch_depth": 0}, "fast"),
+        ({"variant": "released"}, "fused"),
+        ({"variant": "released", "match2match.position": "absolute"}, "eager"),
+        ({"grid": [5, 6], "upsample": 1, "kernel_on": "logits"}, "eager"),
+        ({"match2match.conv_branch_depth": 0}, "fused"),
     ],
-    ids=["released", "absolute", "plain", "blocks alone"],
+    ids=["released", "absolute", "eager", "blocks alone"],
 )
-def test_other_models_are_traced(settings, path: str, tmp_path: Path):
+def test_other_models_are_traced(settings, backend: str, tmp_path: Path):
     config = model_config(SMALL | {"stages": [1], "layers": [0, 1]} | settings)
     matcher = Matcher(build_matcher(config), config, "cpu")
-    set_path(matcher.model, path)
+    matcher.model.set_backend(backend)
     found, _ = export(matcher, tmp_path / "model.pt2")
     assert found.flow_px < 0.05
     assert found.confidence < 1e-3
 
 
 @pytest.mark.parametrize("frequencies", [None, 1])
-def test_recorded_positions_are_the_same(frequencies):
+def test_positions_for_export_are_the_same(frequencies):
     position = AxialRotary(heads=8, head_dim=4, frequencies=frequencies)
-    place = placement(position, (3, 4, 2, 5))
-    recorded = place._recorded(torch.float64, torch.device("cpu"))
-    torch.testing.assert_close(recorded, place.features(torch.float64, torch.device("cpu")), rtol=0, atol=1e-12)
+    positions = position_features(position, (3, 4, 2, 5))
+    recorded = positions._features_for_export(torch.float64, torch.device("cpu"))
+    torch.testing.assert_close(recorded, positions.features(torch.float64, torch.device("cpu")), rtol=0, atol=1e-12)
 
 
 def test_tracing_keeps_nothing(weights: Path):

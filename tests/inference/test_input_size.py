@@ -41,11 +41,11 @@ def checkpoint(folder: Path, **settings: object) -> Path:
     ],
     ids=lambda settings: "-".join(map(str, settings.values())) or "paper",
 )
-@pytest.mark.parametrize("path", ["auto", "plain"])
+@pytest.mark.parametrize("backend", ["auto", "eager"])
 @torch.no_grad()
-def test_a_wide_image_finds_itself(settings, path: str, tmp_path: Path):
+def test_a_wide_image_finds_itself(settings, backend: str, tmp_path: Path):
     model, config = load_checkpoint(checkpoint(tmp_path, **settings), {"image_size": [24 + 8, 56]})
-    model.refiner.path = path
+    model.set_backend(backend)
     assert config.image_size == (32, 56)
     model.backbone.train()  # batch statistics: random features that still tell places apart
     flow = model(*torch.randn(1, 3, *config.image_size).expand(2, 1, -1, -1, -1))

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from transformatcher.config import model_config
 from transformatcher.coords import norm_to_px, px_to_norm
+from transformatcher.models.backend import Backend
 from transformatcher.models.build import build_matcher, build_refiner
 from transformatcher.models.flow import KernelSoftArgmax
-from transformatcher.models.fused.fold import PathName
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.resize4d import resize4d
 from transformatcher.models.sampler import soft_sample
@@ -79,10 +79,10 @@ def test_first_attention(golden: dict[str, Tensor], correlation: Tensor, refiner
     assert worst(out[0, :1000], golden["attention0_out_first1000"]) < 1e-6
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"])
+@pytest.mark.parametrize("backend", ["eager", "fused"])
 @torch.no_grad()
-def test_refined_map(golden: dict[str, Tensor], correlation: Tensor, refiner: MatchToMatch, path: PathName) -> None:
-    refiner.path = path
+def test_refined_map(golden: dict[str, Tensor], correlation: Tensor, refiner: MatchToMatch, backend: Backend) -> None:
+    refiner.set_backend(backend)
     assert worst(refiner(correlation)[0], golden["refined"]) < 1e-6
 
 

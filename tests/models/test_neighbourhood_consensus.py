@@ -59,7 +59,7 @@ def test_filter_keeps_mutual_neighbours_and_takes_maps_without_similarity():
 
 @pytest.mark.parametrize("mutual", [True, False])
 def test_equals_a_loop(mutual):
-    refiner = NeighbourhoodConsensus(2, dim=3, depth=2, mutual=mutual).double()
+    refiner = NeighbourhoodConsensus(2, dim=3, depth=2, mutual_filter=mutual).double()
     corr = positive64(1, 2, *GRID)
     x = np.stack([reference.soft_mutual(channel) if mutual else channel for channel in corr[0].numpy()])
 
@@ -91,7 +91,7 @@ def test_a_bfloat16_correlation_is_convolved_in_bfloat16(layers):
 
 
 def test_far_matches_do_not_speak():
-    refiner = NeighbourhoodConsensus(1, depth=2, mutual=False)
+    refiner = NeighbourhoodConsensus(1, depth=2, mutual_filter=False)
     corr = torch.rand(1, 1, 6, 2, 2, 6)
     changed = corr.clone()
     changed[0, 0, 5, 0, 0, 5] += 1
@@ -102,7 +102,7 @@ def test_far_matches_do_not_speak():
 
 
 def test_gradcheck():
-    refiner = NeighbourhoodConsensus(2, dim=2, depth=2, raw_gain=2.0).double()
+    refiner = NeighbourhoodConsensus(2, dim=2, depth=2, correlation_skip=2.0).double()
     for parameter in refiner.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     parameters = tuple(refiner.parameters())
@@ -110,7 +110,7 @@ def test_gradcheck():
 
 
 def test_a_raw_start_is_the_mean_correlation_and_learns():
-    refiner = NeighbourhoodConsensus(4, raw_gain=7.0).double()
+    refiner = NeighbourhoodConsensus(4, correlation_skip=7.0).double()
     corr = positive64(2, 4, *GRID)
     torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))
     (refiner(corr) * random64(2, *GRID)).sum().backward()
@@ -122,7 +122,7 @@ def test_chosen_by_config():
     refiner = build_refiner(model_config({"refiner": "nc4d", "nc4d": {"kernel": 5, "mutual_filter": False}}), layers=9)
     assert isinstance(refiner, NeighbourhoodConsensus)
     assert [conv.weight.shape[:3] for conv in (*refiner.convs, refiner.score)] == [(16, 9, 5), (16, 16, 5), (1, 16, 5)]
-    assert not refiner.mutual
+    assert not refiner.mutual_filter
     assert refiner(torch.rand(1, 9, *GRID, dtype=torch.bfloat16)).dtype == torch.float32
     with pytest.raises(InputError, match="built for 9 correlation layers, got 2"):
         refiner(torch.rand(1, 2, *GRID))
@@ -136,7 +136,7 @@ class TestBesideAttention:
             (16, 3, 1),
             (1, 16, 1),
         ]
-        assert not refiner.consensus.mutual
+        assert not refiner.consensus.mutual_filter
         corr, beside = torch.rand(1, 3, *GRID), refiner.consensus
         both = refiner(corr)
         refiner.consensus = None

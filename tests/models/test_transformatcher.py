@@ -14,12 +14,13 @@ from transformatcher.data.pairs import collate, load_pair
 from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.errors import InputError
 from transformatcher.models.attention import ReleasedAttention
-from transformatcher.models.backbones.resnet import ResNetFeatures, backbone_of, grid_of, load_backbone_weights
+from transformatcher.models.backbones.resnet import ResNetFeatures, grid_of
+from transformatcher.models.backbones.weights import backbone_of, load_backbone_weights
 from transformatcher.models.baselines.softmax_attention import VanillaAttention
 from transformatcher.models.build import build_matcher, build_refiner
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.flow import KernelSoftArgmax
-from transformatcher.models.fused.inference import captured
+from transformatcher.models.fused.inference import capture_cuda_graph
 from transformatcher.models.losses import keypoint_loss
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.sampler import bilinear_sample
@@ -80,14 +81,14 @@ class TestBackbone:
         monkeypatch.setattr(
             "torch.hub.download_url_to_file", lambda *_, **__: (_ for _ in ()).throw(OSError("no network"))
         )
-        with pytest.raises(InputError, match=r"could not be fetched or read \(no network\)"):
+        with pytest.raises(InputError, match=r"cannot download or read .*\(no network\)"):
             load_backbone_weights(ResNetFeatures("resnet50"), "IMAGENET1K_V1", download=True)
 
     @pytest.mark.parametrize(
         ("name", "weights", "message"),
         [
             ("resnet50", "nowhere.safetensors", "no such weights file"),
-            ("resnet50", "model.pth", "pickled weights are never opened"),
+            ("resnet50", "model.pth", "pickled weights may contain code"),
             ("resnet50", "IMAGENET", "IMAGENET1K_V1, IMAGENET1K_V2"),
             ("resnet50_v1", "IMAGENET1K_V1", "torchvision has none for resnet50_v1"),
             ("resnet50", "IMAGENET1K_V1", "not in torch's cache .* --download"),
@@ -221,10 +222,12 @@ class TestBuild:
 
     def test_every_other_layer_counts_from_the_deepest(self):
         model = build_matcher(model_config({"backbone": "resnet101", "layers": "every-other"}))
-        assert list(model.correlation.layers) == list(range(1, 26, 2))
+        assert list(model.backbone.layers) == list(range(1, 26, 2))
 
     def test_layers_that_the_backbone_lacks_are_named(self):
-        with pytest.raises(InputError, match=r"layers = \[0, 9\]: resnet50 has 9 layers in stages \[3, 4\], .* 0 to 8"):
+        with pytest.raises(
+            InputError, match=r"layers = \[0, 9\]: resnet50 with stages \[3, 4\] has 9 layers, .* 0 to 8"
+        ):
             build_matcher(model_config({"backbone": "resnet50", "layers": [0, 9]}))
 
     @pytest.mark.parametrize("name", ["resnet50", "resnet50_v1"])
@@ -276,7 +279,7 @@ def test_forward_and_backward_of_every_matcher_fit_into_a_graph(settings):
         out.square().sum().backward()
         return out.detach()
 
-    torch.testing.assert_close(captured(step)().cpu(), expected, rtol=0, atol=1e-3)
+    torch.testing.assert_close(capture_cuda_graph(step)().cpu(), expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.gpu
@@ -309,7 +312,8 @@ def test_frozen_batch_norms_are_part_of_their_convolutions():
     images = torch.randn(2, 3, 40, 32, dtype=torch.float64)
     outcomes = []
     for frozen in (False, True):
-        net.frozen_norms = frozen
+        if frozen:
+            net.freeze_norms()
         features = net(images)
         grads = torch.autograd.grad(sum(f.square().mean() for f in features), list(net.parameters()))
         outcomes.append([*features, *grads])

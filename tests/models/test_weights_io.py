@@ -9,7 +9,7 @@ from torch import nn
 
 from transformatcher.errors import InputError
 from transformatcher.models import weights_io as tensors
-from transformatcher.models.weights_io import halved, load_strictly, read_safetensors, write_tensors
+from transformatcher.models.weights_io import load_strictly, read_safetensors, to_float16, write_tensors
 
 
 def test_round_trip(tmp_path: Path):
@@ -53,7 +53,7 @@ def test_a_folder_is_not_replaced(tmp_path: Path):
 def test_halved_keeps_what_float16_cannot_hold():
     norm = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2)).eval()
     norm[1].running_var.copy_(torch.tensor([83614.73, 0.5]))  # the first is what an ImageNet ResNet-50 really has
-    half = halved(norm.state_dict())
+    half = to_float16(norm.state_dict())
     assert half["0.weight"].dtype == half["1.weight"].dtype == torch.float16
     assert torch.equal(half["1.running_var"], norm[1].running_var)
     assert half["1.num_batches_tracked"].dtype == torch.int64

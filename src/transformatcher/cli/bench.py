@@ -27,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--variant", choices=("paper", "released"), default="paper", help="of the architecture (%(default)s)"
     )
     group.add_argument(
-        "--path", choices=("fast", "plain"), nargs="+", default=["fast", "plain"], help="of the code (fast plain)"
+        "--backend",
+        choices=("fused", "eager"),
+        nargs="+",
+        default=["fused", "eager"],
+        help="implementation of the stages (fused eager)",
     )
     group.add_argument("--train", action="store_true", help="time training steps instead of inference")
     output = parser.add_argument_group("output")
@@ -37,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time every combination of path, batch and size."""
+    """Time every combination of backend, batch and size."""
     from transformatcher.cli.output import STDERR
     from transformatcher.cli.tables import print_costs
     from transformatcher.evaluation.speed import benchmark, device_name, measure_ceilings
@@ -49,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     device = pick_device(args.device)
     ceilings = measure_ceilings(device)
     rows = []
-    for size, batch, path in product(args.size, args.batch, args.path):
-        STDERR.print(f"timing {path} path, batch {batch}, {size} × {size}")
+    for size, batch, backend in product(args.size, args.batch, args.backend):
+        STDERR.print(f"timing the {backend} backend, batch {batch}, {size} × {size}")
         row = benchmark(
-            "train" if args.train else "infer", path, batch=batch, size=size, backbone=args.backbone,
+            "train" if args.train else "infer", backend, batch=batch, size=size, backbone=args.backbone,
             variant=args.variant, device=device, ceilings=ceilings,
         )  # fmt: skip
         rows.append(asdict(row))

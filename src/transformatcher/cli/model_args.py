@@ -150,7 +150,7 @@ def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, 
 def _raw_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
     """The model of ``--refiner none``: raw correlation of a backbone's features."""
     from transformatcher.config import model_config, parse_overrides, read_model_table
-    from transformatcher.models.backbones.resnet import backbone_of, load_backbone_weights
+    from transformatcher.models.backbones.weights import backbone_of, load_backbone_weights
     from transformatcher.models.build import build_matcher
 
     if not args.backbone_weights:

@@ -71,7 +71,7 @@ def print_costs(report: Mapping[str, Any]) -> None:
     title = f"ms/pair, {first['mode']}, {first['backbone']}, {first['variant']}, on {report['device']}"
     lines = [
         {
-            "path": row["path"],
+            "backend": row["backend"],
             "batch": str(row["batch"]),
             "size": str(row["size"]),
             "matches": str(row["matches"]),

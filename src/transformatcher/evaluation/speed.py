@@ -1,4 +1,4 @@
-"""Model and shape → milliseconds, memory and floor of every stage, for the fast and the plain path side by side."""
+"""Model and shape → milliseconds, memory and floor of every stage, for the fused and the eager backend side by side."""
 
 import gc
 import sys
@@ -14,14 +14,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformatcher.config import ModelConfig, model_config
 from transformatcher.models.build import build_matcher
-from transformatcher.models.fused.inference import captured, for_inference, set_path
+from transformatcher.models.fused.inference import capture_cuda_graph, for_inference
 from transformatcher.models.losses import keypoint_loss
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.transformatcher import TransforMatcher
 
 STAGES = ("backbone", "correlation", "matcher", "flow")
 Mode = Literal["infer", "train"]
-PathName = Literal["fast", "plain"]
+BackendName = Literal["fused", "eager"]  # fused: on CUDA also in bfloat16 and as a CUDA graph
 N_KEYPOINTS = 10
 
 
@@ -38,7 +38,7 @@ class Row:
     """One line of the table; ``stages_ms`` and ``floor_ms`` are for one pair."""
 
     mode: Mode
-    path: PathName
+    backend: BackendName
     batch: int
     size: int
     backbone: str
@@ -47,35 +47,38 @@ class Row:
     peak_gib: float
     stages_ms: dict[str, float]
     floor_ms: float
-    gflops: float  # of one pair, forward, counted on the plain path
+    gflops: float  # of one pair, forward, counted with the eager backend
     matches: int
 
 
 def benchmark(
-    mode: Mode, path: PathName, *, batch: int, size: int, backbone: str, variant: str, device: torch.device,
+    mode: Mode, backend: BackendName, *, batch: int, size: int, backbone: str, variant: str, device: torch.device,
     ceilings: Ceilings, seconds: float = 1.0,
 ) -> Row:  # fmt: skip
     """Time one combination with random weights and images."""
     torch.manual_seed(0)
     before = _allocated(device)
     settings = {"variant": variant, "backbone": backbone, "image_size": size, "sampler": "bilinear"}
-    plain = build_matcher(model_config(settings)).to(device)
-    work = _work(plain, size, device)
-    set_path(plain, "auto" if path == "fast" else "plain")
+    model = build_matcher(model_config(settings)).to(device)
+    work = _work(model, size, device)
+    model.set_backend("auto" if backend == "fused" else "eager")
     images = torch.randn(2 * batch, 3, size, size, device=device)
     if mode == "train":
-        run, stages = _training(plain.train(), images, path)
+        run, stages = _training(model.train(), images, backend)
     else:
-        model = for_inference(plain) if path == "fast" and device.type == "cuda" else plain
+        model = for_inference(model) if backend == "fused" and device.type == "cuda" else model
         run, stages = _inference(model, images)
-    graph = path == "fast" and device.type == "cuda"
+    graph = backend == "fused" and device.type == "cuda"
     with _peak_memory(device, before) as peak:
-        total = _time(captured(run) if graph else run, device, seconds)
-    times = {name: _time(captured(stage) if graph else stage, device, seconds / 4) for name, stage in stages.items()}
+        total = _time(capture_cuda_graph(run) if graph else run, device, seconds)
+    times = {
+        name: _time(capture_cuda_graph(stage) if graph else stage, device, seconds / 4)
+        for name, stage in stages.items()
+    }
     floor = work.floor_ms(ceilings, batch) * (3 if mode == "train" else 1)  # backward: twice the work of forward
     return Row(
         mode=mode,
-        path=path,
+        backend=backend,
         batch=batch,
         size=size,
         backbone=backbone,
@@ -96,12 +99,12 @@ def cost(config: ModelConfig, device: torch.device, batch: int = 16, seconds: fl
     model = build_matcher(config).to(device)
     images = torch.randn(2 * batch, 3, *config.image_size, device=device)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        set_path(model, "plain")
+        model.set_backend("eager")
         model(images[:1], images[1:2])
-        set_path(model, "auto")
+        model.set_backend("auto")
     run, _ = _inference(for_inference(model) if device.type == "cuda" else model, images)
     with _peak_memory(device, before) as peak:
-        ms = _time(captured(run) if device.type == "cuda" else run, device, seconds)
+        ms = _time(capture_cuda_graph(run) if device.type == "cuda" else run, device, seconds)
     return {
         "ms_per_pair": round(ms / batch, 4),
         "peak_gib": round(peak(), 3),
@@ -138,11 +141,11 @@ def _inference(model: TransforMatcher, images: Tensor) -> tuple[Callable[[], Any
 
 
 def _training(
-    model: TransforMatcher, images: Tensor, path: PathName
+    model: TransforMatcher, images: Tensor, backend: BackendName
 ) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     """One optimiser step, and forward with backward of each stage on inputs of its own."""
     batch, device = len(images) // 2, images.device
-    low = path == "fast" and device.type == "cuda"
+    low = backend == "fused" and device.type == "cuda"
     if low:
         model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
@@ -206,7 +209,7 @@ class Work:
 
 
 def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
-    """Operations by torch's counter on the plain path; bytes by what each stage must read and write at least once.
+    """Operations by torch's counter with the eager backend; bytes by what each stage must read and write at least once.
 
     Activations and correlation count 2 bytes (bfloat16) on a GPU and 4 on a CPU, matches 4. Every convolution or
     linear layer of the backbone reads its input and writes its output; each block of the matcher reads the matches
@@ -221,7 +224,7 @@ def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
 
     layers = [m for m in model.backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
-    set_path(model, "plain")
+    model.set_backend("eager")
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         features = model.encode(torch.zeros(2, 3, size, size, device=device))
         corr = model.correlation([f[:1] for f in features], [f[1:] for f in features])

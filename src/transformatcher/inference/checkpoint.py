@@ -14,9 +14,15 @@ from transformatcher.errors import InputError
 from transformatcher.files import write_text
 from transformatcher.inference.calibration import CALIBRATION
 from transformatcher.models.build import build_matcher
-from transformatcher.models.hub import hub_folder, looks_like_hub_id
 from transformatcher.models.transformatcher import TransforMatcher
-from transformatcher.models.weights_io import halved, load_strictly, read_safetensors, write_tensors
+from transformatcher.models.weights_io import (
+    hub_folder,
+    load_strictly,
+    looks_like_hub_id,
+    read_safetensors,
+    to_float16,
+    write_tensors,
+)
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 SHIPPED = Path(__file__).parents[1] / "weights"  # the model that comes with the package, with its card
@@ -57,7 +63,7 @@ def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig, *
     ``half``: weights as float16, in half the space.
     """
     tensors = model.state_dict()
-    write_tensors(folder / WEIGHTS, halved(tensors) if half else tensors)
+    write_tensors(folder / WEIGHTS, to_float16(tensors) if half else tensors)
     write_text(folder / CONFIG, json.dumps(to_plain(config), indent=2) + "\n")
 
 

@@ -16,7 +16,7 @@ from transformatcher.inference.device import pick_device
 from transformatcher.inference.matched_pair import EncodedPhoto, MatchedPair, MatchedPoints
 from transformatcher.inference.photos import PhotoLike, PointList, to_pixels
 from transformatcher.inference.readout import TwoWayFlow
-from transformatcher.models.backbones.resnet import load_backbone_weights
+from transformatcher.models.backbones.weights import load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.transformatcher import TransforMatcher
 

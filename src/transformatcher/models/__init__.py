@@ -1,1 +1,1 @@
-"""Images → features → correlation → match-to-match attention → flow. Read ``matcher.py`` first."""
+"""Images → features → correlation → match-to-match attention → flow. Read ``transformatcher.py`` first."""

@@ -1,8 +1,8 @@
-"""Matches → matches that have listened to all others, in time linear in their number (section 4.2, "Attention layer").
+"""Matches → matches by additive attention, in time linear in their number (section 4.2, "Attention layer").
 
-Additive attention sums all queries into one global query, meets every key with it, sums the results into one global
-key, and meets every value with that. :class:`PaperAttention` is Eq. 5-6; :class:`ReleasedAttention` is what the
-authors' code computes. They share their projections, their pooling and their output.
+Additive attention pools all queries into one global query, multiplies every key with it, pools the products into one
+global key, and multiplies every value with that. :class:`PaperAttention` is Eq. 5-6; :class:`ReleasedAttention` is what
+the authors' code computes. Both share projections, pooling and output.
 """
 
 from abc import abstractmethod
@@ -19,23 +19,23 @@ Mixed = Float[Tensor, "b heads t m"]
 
 
 def pool(scores: Float[Tensor, "b heads t 1"], x: Heads) -> Float[Tensor, "b heads 1 d"]:
-    """Σ_j softmax(scores)_j x_j: all matches summed into one global vector."""
+    """Σ_j softmax(scores)_j x_j: the weighted mean of all matches, a global vector."""
     return (scores.softmax(dim=2) * x).sum(dim=2, keepdim=True)
 
 
 def sum_neighbours(x: Heads) -> Float[Tensor, "b heads t half"]:
-    """Channels 0 + 1, 2 + 3, …"""
+    """Sums of neighbouring channels: 0 + 1, 2 + 3, …"""
     return reduce(x, "b n t (d two) -> b n t d", "sum", two=2)
 
 
 class AdditiveAttention(nn.Module):
-    """The frame of both variants: project, let the variant mix, project back.
+    """The base class of both variants: project, combine as the variant does, project back.
 
     Args:
         dim: channels of a match.
-        heads, head_dim: the paper's 8 × 4.
-        mixed_dim: channels a head has after mixing.
-        position: rotation of queries and keys.
+        heads, head_dim: number of heads and channels of each; the paper's are 8 × 4.
+        mixed_dim: channels of a head after :meth:`mix`.
+        position: rotation of queries and keys; None: there is none.
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, mixed_dim: int, position: Position | None = None) -> None:
@@ -44,7 +44,7 @@ class AdditiveAttention(nn.Module):
         self.scale = head_dim**-0.5  # τ
         self.position = position or NoPosition()
         self.to_qkv = nn.Linear(dim, 3 * heads * head_dim, bias=False)
-        # w_q, w_k and the output map of a head carry no head index in the paper: the heads of a layer share them.
+        # w_q, w_k and the update have no head index in the paper: the heads of a layer share them.
         self.to_q_score = nn.Linear(head_dim, 1, bias=False)
         self.to_k_score = nn.Linear(mixed_dim, 1, bias=False)
         # DEVIATION: "an MLP" in the paper is one linear layer here, as in Fastformer and in the released code.
@@ -60,11 +60,11 @@ class AdditiveAttention(nn.Module):
 
     @abstractmethod
     def mix(self, q: Heads, k: Heads, v: Heads, grid: Grid4) -> tuple[Mixed, Heads]:
-        """Queries, keys and values → what each value has learnt from the rest, and the query that stays beside it."""
+        """Queries, keys and values → values times the global key, and the query that is added as a residual."""
 
 
 class PaperAttention(AdditiveAttention):
-    """Eq. 5-6 of the paper, with queries and keys rotated from the start."""
+    """Eq. 5-6 of the paper, with queries and keys rotated first."""
 
     def __init__(self, dim: int = 16, heads: int = 8, head_dim: int = 4, position: Position | None = None) -> None:
         super().__init__(dim, heads, head_dim, mixed_dim=head_dim, position=position)
@@ -79,15 +79,15 @@ class PaperAttention(AdditiveAttention):
 
 
 class ReleasedAttention(AdditiveAttention):
-    """The authors' code: rotation only inside the sums, products folded to half their channels, raw keys summed."""
+    """The authors' code. It rotates only what is pooled, sums neighbouring channels of products, and pools K itself."""
 
     def __init__(self, dim: int = 16, heads: int = 8, head_dim: int = 4, position: Position | None = None) -> None:
         if head_dim % 2:
-            raise InputError(f"released attention folds couples of channels: head_dim {head_dim} must be even")
+            raise InputError(f"released attention sums neighbouring channels: head_dim {head_dim} must be even")
         super().__init__(dim, heads, head_dim, mixed_dim=head_dim // 2, position=position)
 
     def mix(self, q: Heads, k: Heads, v: Heads, grid: Grid4) -> tuple[Mixed, Heads]:
-        """As Eq. 5-6, but scores come from unrotated vectors, and the global key sums keys that never met the query."""
+        """As Eq. 5-6, but scores are of vectors before rotation, and the global key pools K, not K ⊙ global query."""
         global_q = pool(self.scale * self.to_q_score(q), self.position(q, grid))
         h = sum_neighbours(k * global_q)
         global_k = pool(self.scale * self.to_k_score(h), self.position(k, grid))

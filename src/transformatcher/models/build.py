@@ -1,17 +1,16 @@
-"""Config → matcher: the one place where names become modules."""
+"""Config → model. Only this module reads a config; all others take plain arguments."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from torch import nn
 
 from transformatcher.config import TIMM, Match2MatchConfig, ModelConfig
-from transformatcher.errors import InputError
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
+from transformatcher.models.backbones.backbone import Backbone
 from transformatcher.models.backbones.resnet import ResNetFeatures, grid_of
 from transformatcher.models.backbones.timm import TimmFeatures
 from transformatcher.models.baselines.cats import CostAggregation
-from transformatcher.models.baselines.learned_position import AxisVectors, MatchVectors
+from transformatcher.models.baselines.learned_position import AxialPositionEmbedding, MatchPositionEmbedding
 from transformatcher.models.baselines.softmax_attention import LinformerAttention, PerformerAttention, VanillaAttention
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.flow import KernelSoftArgmax
@@ -24,34 +23,33 @@ from transformatcher.schema import Size
 
 
 def build_matcher(config: ModelConfig) -> TransforMatcher:
-    """A matcher with random weights, in evaluation mode."""
-    backbone: ResNetFeatures | TimmFeatures
-    chosen: Sequence[int] | None = None  # of the backbone's layers; None: all
-    if config.backbone.startswith(TIMM):  # which computes no others than those chosen
-        backbone = TimmFeatures(config.backbone.removeprefix(TIMM), config.layers, config.image_size)
-        n_layers, grid = backbone.n_layers, backbone.grid
-    else:
-        backbone = ResNetFeatures(config.backbone, config.stages)
-        layers = _layers(config, backbone.n_layers)
-        chosen = None if config.layers == "all" else layers
-        n_layers, grid = len(layers), grid_of(config.image_size, backbone.stage_of_layer[min(layers)])
+    """A model with random weights, in evaluation mode."""
+    backbone = build_backbone(config)
+    n_channels = backbone.n_layers if config.layer_fusion == "multi" else 1
     return TransforMatcher(
         backbone=backbone,
-        correlation=MultiLevelCorrelation(config.correlation, config.grid, config.layer_fusion, chosen),
-        refiner=build_refiner(config, n_layers if config.layer_fusion == "multi" else 1, config.grid or grid),
+        correlation=MultiLevelCorrelation(config.correlation, config.grid, config.layer_fusion),
+        refiner=build_refiner(config, n_channels, config.grid or backbone.grid),
         readout=KernelSoftArgmax(config.upsample, config.kernel_sigma, config.temperature, config.kernel_on),
         sampler=_sampler(config, config.sampler_threshold),
         train_sampler=_sampler(config, config.sampler_threshold_train),
     ).eval()
 
 
-def build_refiner(config: ModelConfig, layers: int, grid: Size | None = None) -> nn.Module:
-    """The part between correlation and flow, for a correlation of ``layers`` channels.
+def build_backbone(config: ModelConfig) -> Backbone:
+    """The network that computes the features, with random weights."""
+    if config.backbone.startswith(TIMM):
+        return TimmFeatures(config.backbone.removeprefix(TIMM), config.layers, config.image_size)
+    return ResNetFeatures(config.backbone, config.stages, config.layers, config.image_size)
 
-    Some parts have weights for each cell of the correlation's ``grid``; None: that of the finest stage.
+
+def build_refiner(config: ModelConfig, layers: int, grid: Size | None = None) -> nn.Module:
+    """The refiner, between correlation and read-out, for a correlation of ``layers`` channels.
+
+    Some refiners have weights for each cell of the correlation's ``grid``; None: that of the finest ResNet stage.
     """
     h, w = grid or config.grid or grid_of(config.image_size, min(config.stages))
-    gains = {"raw_gain": config.correlation_skip, "block_gain": config.refiner_scale}
+    gains = {"correlation_skip": config.correlation_skip, "refiner_scale": config.refiner_scale}
     match config.refiner:
         case "none":
             return MeanCorrelation()
@@ -71,24 +69,10 @@ def build_refiner(config: ModelConfig, layers: int, grid: Size | None = None) ->
                 blocks.depth,
                 blocks.ffn_ratio,
                 make_attention=partial(_attention, blocks, (h, w, h, w)),
-                place=_place(blocks, (h, w, h, w)),
+                position_embedding=_position_embedding(blocks, (h, w, h, w)),
                 consensus=_conv_branch(blocks, layers),
                 **gains,
             )
-
-
-def _layers(config: ModelConfig, n: int) -> Sequence[int]:
-    """Numbers of the layers to use, of the backbone's n."""
-    if config.layers == "all":
-        return range(n)
-    if config.layers == "every-other":
-        return range((n - 1) % 2, n, 2)  # the deepest is one of them
-    if max(config.layers) >= n:
-        raise InputError(
-            f"layers = {list(config.layers)}: {config.backbone} has {n} layers in stages {list(config.stages)}, "
-            f"numbered from 0 to {n - 1}"
-        )
-    return config.layers
 
 
 def _attention(config: Match2MatchConfig, grid: Grid4, dim: int) -> nn.Module:
@@ -107,7 +91,7 @@ def _attention(config: Match2MatchConfig, grid: Grid4, dim: int) -> nn.Module:
 
 
 def _conv_branch(config: Match2MatchConfig, layers: int) -> NeighbourhoodConsensus | None:
-    """The 4-D convolutions beside the blocks, if there are any."""
+    """The 4-D convolutions parallel to the blocks, if there are any."""
     if config.conv_branch_depth == 0:
         return None
     return NeighbourhoodConsensus(
@@ -115,8 +99,8 @@ def _conv_branch(config: Match2MatchConfig, layers: int) -> NeighbourhoodConsens
     )
 
 
-def _place(config: Match2MatchConfig, grid: Grid4) -> nn.Module | None:
-    kind = {"absolute": AxisVectors, "absolute-table": MatchVectors}.get(config.position)
+def _position_embedding(config: Match2MatchConfig, grid: Grid4) -> nn.Module | None:
+    kind = {"absolute": AxialPositionEmbedding, "absolute-table": MatchPositionEmbedding}.get(config.position)
     return kind(config.dim, grid) if kind else None
 
 

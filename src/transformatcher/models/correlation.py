@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
-from transformatcher.models.fused import fold as fast
+from transformatcher.models.backend import HasBackend
+from transformatcher.models.fused import dispatch, stages
 from transformatcher.models.resize4d import resize2d, resize4d
 from transformatcher.schema import Size
 
@@ -27,55 +28,49 @@ def dot_correlation(src: Float[Tensor, "b c hs ws"], trg: Float[Tensor, "b c ht 
     return flat.relu().reshape(src.shape[0], *src.shape[2:], *trg.shape[2:])
 
 
-class MultiLevelCorrelation(nn.Module):
-    """One correlation channel for each feature layer; the layers' scores become the features of a match.
+class MultiLevelCorrelation(nn.Module, HasBackend):
+    """One correlation channel for each feature layer. The channels of a match are its input features later on.
 
     Args:
-        resize: what is interpolated to the common grid. ``resize-correlation``: the 4-D maps, as the paper says.
-            ``resize-features``: the normalised features (not normalised again), as the released code does; cheaper.
-            On features that are never negative, such as a ResNet's after its ReLU, the two are equal: the correlation's
-            own ReLU then does nothing, and without it both are the same linear map.
-        grid: (h, w) of the common grid, or None for the finest grid among the layers, on either side.
-        channels: ``multi`` as above. The supplement's ablation has two maps of one channel: ``mean``, that of the
-            channels, and ``concat``, the cosine of the layers' features one behind the other, resized first
-            (``resize`` has no say in it).
-        layers: numbers of the layers to use, from 0; None: all.
+        resize: what is interpolated to the common grid. ``resize-correlation``: the 4-D maps, as in the paper.
+            ``resize-features``: the normalised features (not normalised again), as in the released code; cheaper. On
+            features that are never negative, such as those of a ResNet after its ReLU, the two are equal: there the
+            correlation's own ReLU has no effect, and without it both are the same linear map.
+        grid: (h, w) of the common grid; None: the finest grid among the layers, for each image.
+        layer_fusion: ``multi``: one channel for each layer, as in the paper. The supplement's ablation compares two
+            maps of one channel: ``mean`` of the layers' channels, and ``concat``, the cosine similarity of the
+            concatenated features of all layers, which are resized first (``resize`` has no effect there).
     """
 
     def __init__(
         self,
         resize: Literal["resize-correlation", "resize-features"] = "resize-correlation",
         grid: Size | None = None,
-        channels: Literal["multi", "concat", "mean"] = "multi",
-        layers: Sequence[int] | None = None,
+        layer_fusion: Literal["multi", "concat", "mean"] = "multi",
     ) -> None:
         super().__init__()
         self.resize = resize
-        self.path: fast.PathName = "auto"  # fast: a fused kernel where Triton runs; plain: this file
         self.grid = grid
-        self.channels = channels
-        self.layers = layers
+        self.layer_fusion = layer_fusion
 
     def forward(
         self, src: Sequence[Float[Tensor, "b _ _ _"]], trg: Sequence[Float[Tensor, "b _ _ _"]]
     ) -> Float[Tensor, "b l hs ws ht wt"]:
-        """Two lists of feature maps, the same layers in the same order → the stacked maps."""
+        """Features of the same layers of both images, in the same order → the correlation, in [0, 1]."""
         if len(src) != len(trg) or not src:
-            raise InputError(f"correlation needs the same layers of both images, got {len(src)} and {len(trg)}")
-        if self.layers is not None:
-            src, trg = [src[i] for i in self.layers], [trg[i] for i in self.layers]
+            raise InputError(f"correlation needs the same layers of both images, got {len(src)} and {len(trg)} layers")
         src_grid, trg_grid = self.grid or finest_grid(src), self.grid or finest_grid(trg)
-        if self.channels == "concat":
-            # Not normalised layer by layer, which would make it the mean of the layers' cosines again.
+        if self.layer_fusion == "concat":
+            # Not normalised layer by layer: that would give the mean of the layers' cosines again.
             src, trg = [concatenated(src, src_grid)], [concatenated(trg, trg_grid)]
         corr = self._correlate(src, trg, src_grid, trg_grid)
-        return corr.mean(dim=1, keepdim=True) if self.channels == "mean" else corr
+        return corr.mean(dim=1, keepdim=True) if self.layer_fusion == "mean" else corr
 
     def _correlate(
         self, src: Sequence[Tensor], trg: Sequence[Tensor], src_grid: Size, trg_grid: Size
     ) -> Float[Tensor, "b l hs ws ht wt"]:
-        if fast.kernel_wanted(self.path, src[0]):
-            return fast.correlate(src, trg, src_grid, trg_grid, relu_first=self.resize == "resize-correlation")
+        if dispatch.use_triton(self.backend, src[0]):
+            return stages.correlate(src, trg, src_grid, trg_grid, relu_first=self.resize == "resize-correlation")
         maps = []
         for f_src, f_trg in zip(src, trg, strict=True):
             if self.resize == "resize-features":
@@ -87,7 +82,7 @@ class MultiLevelCorrelation(nn.Module):
 
 
 def concatenated(features: Sequence[Float[Tensor, "b _ _ _"]], grid: Size) -> Float[Tensor, "b c h w"]:
-    """All layers on one grid, one behind the other."""
+    """Features of all layers, resized to one grid and concatenated along the channels."""
     return torch.cat([resize2d(feature, grid) for feature in features], dim=1)
 
 

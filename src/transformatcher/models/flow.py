@@ -1,23 +1,20 @@
 """Refined 4-D map → dense flow field: upsample, smooth, normalise, take the expectation (section 4.3)."""
 
-from typing import Literal
-
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformatcher.coords import grid_norm
-from transformatcher.models.fused import fold as fast
+from transformatcher.models.backend import HasBackend
+from transformatcher.models.fused import dispatch, stages
 from transformatcher.models.resize4d import resize4d
 from transformatcher.models.sampler import bilinear_sample
-from transformatcher.schema import Flow, Size
-
-GaussianOn = Literal["logits", "probabilities", "none"]
+from transformatcher.schema import Flow, KernelOn, Size
 
 
 def gaussian_at_peak(scores: Float[Tensor, "b hs ws ht wt"], sigma: float) -> Float[Tensor, "b hs ws ht wt"]:
-    """exp(-d²/2σ²), d being the distance in cells from each target cell to the best one of that source cell."""
+    """exp(-d²/2σ²), where d is the distance, in cells, of each target cell from the best one for its source cell."""
     ht, wt = scores.shape[3:]
     best = scores.flatten(3).argmax(dim=3)  # (b, hs, ws)
     ys = torch.arange(ht, device=scores.device, dtype=scores.dtype) - (best // wt)[..., None]  # (b, hs, ws, ht)
@@ -27,49 +24,53 @@ def gaussian_at_peak(scores: Float[Tensor, "b hs ws ht wt"], sigma: float) -> Fl
 
 
 def match_distribution(
-    scores: Float[Tensor, "b hs ws ht wt"], *, sigma: float, temperature: float, gaussian: GaussianOn
+    scores: Float[Tensor, "b hs ws ht wt"], *, kernel_sigma: float, temperature: float, kernel_on: KernelOn
 ) -> Float[Tensor, "b hs ws ht wt"]:
-    """Scores → for each source cell, a probability over the target cells (the paper's C^norm).
+    """Scores → for each source cell, a probability distribution over the target cells (the paper's C^norm).
 
-    ``gaussian`` says what the kernel at the peak multiplies. ``logits`` is the paper's formula; where logits are
-    negative it raises the far cells instead of the peak. ``probabilities`` always favours the peak's neighbourhood.
+    ``kernel_on`` tells what the Gaussian at the peak multiplies. ``logits`` is the paper's formula; if the logits are
+    negative, it raises distant cells instead of the peak. ``probabilities`` always favours the cells near the peak.
+    ``none``: there is no Gaussian.
     """
     logits = scores / temperature
-    if gaussian == "logits":
-        logits = gaussian_at_peak(scores, sigma) * logits
+    if kernel_on == "logits":
+        logits = gaussian_at_peak(scores, kernel_sigma) * logits
     probabilities = logits.flatten(3).softmax(dim=3).reshape(scores.shape)
-    if gaussian == "probabilities":
-        probabilities = gaussian_at_peak(scores, sigma) * probabilities
+    if kernel_on == "probabilities":
+        probabilities = gaussian_at_peak(scores, kernel_sigma) * probabilities
         probabilities = probabilities / probabilities.sum(dim=(3, 4), keepdim=True)
     return probabilities
 
 
-class KernelSoftArgmax(nn.Module):
-    """The read-out of the paper: 4-D upsampling, kernel soft-argmax, expectation.
+class KernelSoftArgmax(nn.Module, HasBackend):
+    """The read-out of the paper: 4-D upsampling, kernel soft-argmax, expectation (Eq. 10).
 
     Args:
         upsample: factor for each of the four axes.
-        sigma: of the Gaussian at the peak, in cells of the upsampled grid.
-        temperature: divides the scores before the softmax.
-        gaussian: see :func:`match_distribution`.
+        kernel_sigma: of the Gaussian at the peak, in cells of the upsampled grid.
+        temperature: the scores are divided by it before the softmax.
+        kernel_on: what the Gaussian multiplies, see :func:`match_distribution`.
     """
 
     def __init__(
-        self, upsample: int = 2, sigma: float = 10.0, temperature: float = 1.0, gaussian: GaussianOn = "logits"
+        self, upsample: int = 2, kernel_sigma: float = 10.0, temperature: float = 1.0, kernel_on: KernelOn = "logits"
     ) -> None:
         super().__init__()
         self.upsample = upsample
-        self.sigma = sigma
+        self.kernel_sigma = kernel_sigma
         self.temperature = temperature
-        self.gaussian: GaussianOn = gaussian
-        self.path: fast.PathName = "auto"  # fast: a fused kernel where Triton runs; plain: this file
+        self.kernel_on: KernelOn = kernel_on
 
     def forward(self, refined: Float[Tensor, "b hs ws ht wt"]) -> Flow:
-        """Expectation of the target position, for each cell of the upsampled source grid."""
-        # A row of the fine target grid must fit into one program's registers.
-        if fast.kernel_wanted(self.path, refined) and max(refined.shape[3:]) * self.upsample <= 128:
-            return fast.read_out(
-                refined, self.upsample, sigma=self.sigma, temperature=self.temperature, gaussian=self.gaussian
+        """Refined map → for each cell of the upsampled source grid, expected target position and peak probability."""
+        # The upsampled target grid of one source cell must fit into the registers of one Triton program.
+        if dispatch.use_triton(self.backend, refined) and max(refined.shape[3:]) * self.upsample <= 128:
+            return stages.read_out(
+                refined,
+                self.upsample,
+                kernel_sigma=self.kernel_sigma,
+                temperature=self.temperature,
+                kernel_on=self.kernel_on,
             )
         p = self.distribution(refined)
         positions = grid_norm((p.shape[3], p.shape[4]), like=p)
@@ -80,23 +81,29 @@ class KernelSoftArgmax(nn.Module):
         """The probability of every target cell, for each cell of the upsampled source grid."""
         hs, ws, ht, wt = (self.upsample * n for n in refined.shape[1:])
         scores = resize4d(refined, (hs, ws), (ht, wt))
-        return match_distribution(scores, sigma=self.sigma, temperature=self.temperature, gaussian=self.gaussian)
+        return match_distribution(
+            scores, kernel_sigma=self.kernel_sigma, temperature=self.temperature, kernel_on=self.kernel_on
+        )
 
 
 def cycle_error(back: Flow, src_norm: Float[Tensor, "b n 2"], trg_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n"]:
-    """How far from itself a point arrives, in [-1, 1]², when its match is carried ``back`` to the source."""
+    """Distance, in [-1, 1]², between a source point and its match mapped back to the source by the flow ``back``."""
     return (bilinear_sample(back.trg_norm, trg_norm) - src_norm).norm(dim=-1)
 
 
 def cycle_consistent_cells(
     forth: Flow, back: Flow, grid: Size
 ) -> tuple[Float[Tensor, "b n 2"], Float[Tensor, "b n 2"], Bool[Tensor, "b n"]]:
-    """Cells of a ``grid`` over the source, where they land, and which come back to within one cell of themselves."""
+    """Cells of a ``grid`` over the source → their positions, their matches, and a mask of the cycle-consistent ones.
+
+    A cell is cycle-consistent if its cycle error is less than one cell. ``forth`` is the flow from source to target,
+    ``back`` the flow from target to source.
+    """
     src_norm = grid_norm(grid, like=forth.trg_norm).flatten(0, 1).expand(len(forth.trg_norm), -1, -1)
     trg_norm = bilinear_sample(forth.trg_norm, src_norm)
     return src_norm, trg_norm, cycle_error(back, src_norm, trg_norm) < 2 / (max(grid) - 1)
 
 
 def swap_source_target(corr: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b ht wt hs ws"]:
-    """The same scores, read from target to source."""
+    """The same scores with source and target axes exchanged."""
     return rearrange(corr, "b hs ws ht wt -> b ht wt hs ws")

@@ -1,4 +1,4 @@
-"""Predictions and true target keypoints → one number to minimise (section 4.4)."""
+"""Predictions and true target keypoints → a loss (section 4.4)."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,7 +11,7 @@ from transformatcher.models.sampler import bilinear_sample
 def keypoint_loss(
     predicted: Float[Tensor, "b n 2"], true: Float[Tensor, "b n 2"], visible: Bool[Tensor, "b n"]
 ) -> Float[Tensor, ""]:
-    """Squared distance, mean over the visible keypoints of a pair, then over the pairs that have any."""
+    """Squared distance: mean over the visible keypoints of each pair, then over the pairs that have any."""
     return _mean_by_pair((predicted - true).square().sum(dim=-1), visible)
 
 
@@ -21,10 +21,10 @@ def map_cross_entropy(
     trg_kps_norm: Float[Tensor, "b n 2"],
     visible: Bool[Tensor, "b n"],
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of each keypoint's scores over all target cells, with the truth shared among its four nearest.
+    """Cross-entropy of each keypoint's scores over all target cells; the truth is spread over the four nearest cells.
 
-    DEVIATION: the paper has the squared distance alone, whose best answer to two equally likely places is the middle
-    between them. This one lets both stand.
+    DEVIATION: the paper has the squared distance alone. If two positions are equally likely, the squared distance is
+    smallest in the middle between them, whereas the cross-entropy allows for both.
     """
     ht, wt = scores.shape[3:]
     logits = bilinear_sample(scores.flatten(3), src_kps_norm)  # (b, n, ht·wt)

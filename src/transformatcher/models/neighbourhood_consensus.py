@@ -1,10 +1,10 @@
 """Correlation → refined map by 4-D convolutions: neighbourhood consensus.
 
-In place of match-to-match attention a baseline of the ablations; beside its blocks (``consensus``) part of our recipes
-and of the model that ships.
+Rocco et al. 2018, "Neighbourhood Consensus Networks": a match is reliable if the matches around it, in both images,
+agree with it. The convolutions are local and the same at every position, which match-to-match attention improves on.
 
-Rocco et al. 2018, "Neighbourhood Consensus Networks": a match is believed where the matches around it, in both images,
-say the same. Convolutions are local and treat every place alike: what match-to-match attention sets out to mend.
+Instead of match-to-match attention it is a baseline of the ablations; parallel to its blocks it is part of the shipped
+model.
 """
 
 from itertools import pairwise
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from transformatcher.models.refiner import Refiner
 
-EPS = 1e-6  # a map without any similarity stays zero
+EPS = 1e-6  # avoids division by zero where all similarities are zero
 
 
 def soft_mutual(corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b l hs ws ht wt"]:
-    """Each score times its share of the best one of its source cell, and of its target cell.
+    """NC-Net's soft mutual nearest-neighbour filter: each score times its ratios to the best of its two cells.
 
-    A score stays as it is where both cells are each other's nearest neighbours, and sinks elsewhere.
+    A score is unchanged if both cells are each other's nearest neighbours, and lower otherwise.
     """
     best_of_src = corr.amax(dim=(4, 5), keepdim=True).clamp(min=EPS)
     best_of_trg = corr.amax(dim=(2, 3), keepdim=True).clamp(min=EPS)
@@ -31,10 +31,10 @@ def soft_mutual(corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b l hs
 
 
 class Conv4d(nn.Module):
-    """A 4-D convolution that keeps the grid, as a 3-D one over all axes but the rows of the source.
+    """A 4-D convolution with zero padding that keeps the grid, computed as a 3-D one over all axes but the source rows.
 
-    Neighbouring rows become channels: of the input, stacked before it, or of the output, summed after it, whichever are
-    fewer. It is done in the precision of its input.
+    Neighbouring source rows become channels: input channels, stacked before the 3-D convolution, or output channels,
+    summed after it, whichever are fewer. It runs in the precision of its input.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3) -> None:
@@ -44,11 +44,11 @@ class Conv4d(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
 
     def forward(self, x: Float[Tensor, "b c hs ws ht wt"], swapped: bool = False) -> Float[Tensor, "b e hs ws ht wt"]:
-        """Channels → channels; the outside counts as zeros.
+        """The convolution of ``x``.
 
         Args:
             x: the map.
-            swapped: as if source and target of ``x`` were exchanged before, and exchanged back after.
+            swapped: exchange source and target of ``x`` before the convolution, and exchange them back after it.
         """
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         if swapped:
@@ -70,9 +70,9 @@ class Conv4d(nn.Module):
 def _conv3d(
     x: Float[Tensor, "b hs ws ht wt c"], weight: Float[Tensor, "e c kw ku kv"]
 ) -> Float[Tensor, "b hs ws ht wt e"]:
-    """Each row of the source by itself."""
+    """The 3-D convolution of each source row by itself."""
     rows = rearrange(x, "b hs ws ht wt c -> (b hs) c ws ht wt")
-    last = torch.channels_last_3d  # the order in memory that convolutions are fast in
+    last = torch.channels_last_3d  # the memory layout in which convolutions are fastest
     out = F.conv3d(
         rows.contiguous(memory_format=last), weight.contiguous(memory_format=last), padding=weight.shape[-1] // 2
     )
@@ -84,20 +84,20 @@ def _pad_rows(x: Float[Tensor, "b hs ws ht wt c"], reach: int) -> Float[Tensor, 
 
 
 class NeighbourhoodConsensus(Refiner):
-    """Convolutions with ReLU between them, over the correlation and over its transpose with the same weights.
+    """Convolutions with ReLU between them, applied to the correlation and, with the same weights, to its transpose.
 
-    The sum of both does not depend on which image is called the source. NC-Net has three 5⁴ convolutions of 16
-    channels on one correlation channel; with 3⁴ the size is near that of match-to-match attention.
+    The sum of both does not depend on which image is the source. NC-Net has three 5⁴ convolutions of 16 channels on one
+    correlation channel; with 3⁴, the number of weights is similar to match-to-match attention.
 
-    DEVIATION: the last convolution has no ReLU and no mutual filter behind it: what comes out are logits.
+    DEVIATION: the last convolution has no ReLU and no mutual filter after it: its outputs are logits.
 
     Args:
         layers: channels of the correlation.
         dim: channels between convolutions.
-        depth: how many convolutions.
+        depth: number of convolutions.
         kernel: cells along each axis, odd.
-        mutual: filter the correlation by :func:`soft_mutual` first, each channel by itself.
-        raw_gain, block_gain: see :class:`Refiner`.
+        mutual_filter: filter the correlation by :func:`soft_mutual` first, each channel by itself.
+        correlation_skip, refiner_scale: see :class:`Refiner`.
     """
 
     def __init__(
@@ -106,20 +106,20 @@ class NeighbourhoodConsensus(Refiner):
         dim: int = 16,
         depth: int = 3,
         kernel: int = 3,
-        mutual: bool = True,
-        raw_gain: float = 0.0,
-        block_gain: float = 1.0,
+        mutual_filter: bool = True,
+        correlation_skip: float = 0.0,
+        refiner_scale: float = 1.0,
     ) -> None:
-        super().__init__(layers, raw_gain, block_gain)
-        self.mutual = mutual
+        super().__init__(layers, correlation_skip, refiner_scale)
+        self.mutual_filter = mutual_filter
         widths = [layers, *[dim] * (depth - 1), 1]
         *convs, self.score = (Conv4d(inputs, outputs, kernel) for inputs, outputs in pairwise(widths))
         self.convs = nn.ModuleList(convs)
-        self.start_from_raw(self.score)
+        self.zero_init_head(self.score)
 
     def refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
-        """N(c) + N(cᵀ)ᵀ; all but the last convolution in the precision of the correlation."""
-        x = soft_mutual(corr.to(self.score.bias.dtype)).to(corr.dtype) if self.mutual else corr
+        """N(c) + N(cᵀ)ᵀ; all convolutions but the last run in the precision of the correlation."""
+        x = soft_mutual(corr.to(self.score.bias.dtype)).to(corr.dtype) if self.mutual_filter else corr
         return self._convolve(x) + self._convolve(x, swapped=True)
 
     def _convolve(self, x: Float[Tensor, "b l hs ws ht wt"], swapped: bool = False) -> Float[Tensor, "b hs ws ht wt"]:

@@ -9,10 +9,10 @@ from transformatcher.schema import Size
 
 
 def resize2d(maps: Float[Tensor, "b c h w"], size: Size) -> Float[Tensor, "b c h2 w2"]:
-    """Bilinear, corner cells staying corner cells (``align_corners``; see coords.py).
+    """Bilinear interpolation that maps corner cells to corner cells (``align_corners``; see coords.py).
 
-    Between the grids of a ResNet (8 × 8 of conv5_x and 15 × 15 of conv4_x for 240 pixels) this is also where the cells
-    really lie: every second one coincides.
+    Between the grids of a ResNet (8 × 8 of conv5_x and 15 × 15 of conv4_x for 240 pixels) this is geometrically exact:
+    every second cell of the finer grid coincides with one of the coarser.
     """
     if tuple(maps.shape[-2:]) == size:
         return maps
@@ -20,7 +20,7 @@ def resize2d(maps: Float[Tensor, "b c h w"], size: Size) -> Float[Tensor, "b c h
 
 
 def resize4d(corr: Float[Tensor, "b hs ws ht wt"], src: Size, trg: Size) -> Float[Tensor, "b hs2 ws2 ht2 wt2"]:
-    """Interpolation over the two pairs of axes; the order does not matter, both being linear."""
+    """Interpolation over the source axes, then over the target axes; both are linear, so the order does not matter."""
     hs, ws, ht, wt = corr.shape[1:]
     if (hs, ws) == src and (ht, wt) == trg:
         return corr

@@ -1,7 +1,7 @@
 """Position of a match on the 4-D grid → a rotation of its queries and keys (section 4.2, "4D rotary …").
 
-A head's channels are taken in neighbouring couples; each couple is a plane, and a position turns each plane by an
-angle. The dot product of two rotated vectors then depends on the offset of the two positions alone.
+Two neighbouring channels of a head form a plane, and the position of a match rotates each plane by an angle. The dot
+product of two rotated vectors then depends only on the offset between the two positions.
 """
 
 from abc import abstractmethod
@@ -12,14 +12,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.errors import InputError
+from transformatcher.models.memo import Memo
 
 Grid4 = tuple[int, int, int, int]  # hs, ws, ht, wt
 
 
 class Position(nn.Module):
-    """What an attention layer may ask: turn these vectors by the positions of their matches."""
+    """How an attention layer rotates queries and keys by the positions of their matches."""
 
-    last: Any = None  # models/fast.py keeps there what it makes of a grid
+    def __init__(self) -> None:
+        super().__init__()
+        self.feature_cache: Memo[Any] = Memo()  # the position features of fused/fold.py for the last grid
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
@@ -27,27 +30,27 @@ class Position(nn.Module):
 
 
 class NoPosition(Position):
-    """Matches without a place."""
+    """Positions have no effect."""
 
     def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:  # noqa: ARG002
-        """The vectors as they are."""
+        """The vectors, unchanged."""
         return x
 
 
 class AxialRotary(Position):
-    """A true 4-D rotary embedding: each of the axes ys, xs, yt, xt turns planes of its own.
+    """A true 4-D rotary embedding: each of the axes ys, xs, yt, xt rotates its own planes.
 
-    The planes of all heads are dealt out to the axes in turn, and each axis' planes to its frequencies, from fast to
-    slow: 8 heads × 2 planes = 4 axes × 4 frequencies.
+    The planes of all heads are assigned to the axes in turn, and the planes of an axis to its frequencies, from high to
+    low: 8 heads × 2 planes = 4 axes × 4 frequencies.
 
     Args:
         heads, head_dim: of the attention layer.
-        base: frequency f of F turns by base^(-f/F) radians a cell. 100 suits grids of tens of cells (Heo et al. 2024,
-            "Rotary Position Embedding for Vision Transformer"); language models use 10,000 for thousands of positions.
-        frequencies: F, at most what the planes allow; with fewer, several planes share one.
+        base: frequency f of F rotates by base^(-f/F) radians per cell. 100 suits grids of tens of cells (Heo et al.
+            2024, "Rotary Position Embedding for Vision Transformer"); language models use 10,000.
+        frequencies: F, at most one for each plane of an axis, which is the default; with fewer, planes share them.
     """
 
-    angle_of_plane: Tensor  # (4, heads, planes): radians a step along each axis; one axis of the four is not zero
+    angle_of_plane: Tensor  # (4, heads, planes): radians per cell along each axis; three of the four axes are zero
 
     def __init__(self, heads: int, head_dim: int, base: float = 100.0, frequencies: int | None = None) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ class AxialRotary(Position):
         n_planes = heads * head_dim // 2
         frequencies = n_planes // 4 if frequencies is None else frequencies
         if not 1 <= frequencies <= n_planes // 4:
-            raise InputError(f"axial rotary embedding: {frequencies} frequencies; {n_planes // 4} fit, 1 is the least")
+            raise InputError(f"axial rotary embedding: {frequencies} frequencies, expected 1 to {n_planes // 4}")
         self.planes = tuple((p % 4, base ** (-(p // 4 % frequencies) / frequencies)) for p in range(n_planes))
         angles = torch.zeros(4, n_planes, dtype=torch.float64)
         for plane, (axis, rate) in enumerate(self.planes):
@@ -68,13 +71,13 @@ class AxialRotary(Position):
         self.register_buffer("angle_of_plane", angles.reshape(4, heads, head_dim // 2), persistent=False)
 
     def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
-        """Turn plane p of head h of match m by Σ_axis position[m, axis] · angle_of_plane[axis, h, p]."""
+        """Rotate plane p of head h of match m by Σ_axis position[m, axis] · angle_of_plane[axis, h, p]."""
         cos, sin = self._cos_sin(grid, x.dtype)  # (heads, t, planes)
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
     def _cos_sin(self, grid: Grid4, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """One axis alone turns a plane: its cosine is the product of the four (three are 1), its sine the sum."""
+        """(heads, t, planes) each. One axis rotates a plane, the other angles are 0: cosines multiply, sines add up."""
         heads, planes = self.angle_of_plane.shape[1:]
         cos, sin = [], []
         for axis, n in enumerate(grid):
@@ -88,13 +91,13 @@ class AxialRotary(Position):
 
 
 class Checkerboard(Position):
-    """What the released code's rotary embedding amounts to: the sign (-1)^(ys + xs + yt + xt).
+    """The effect of the released code's rotary embedding: the sign (-1)^(ys + xs + yt + xt).
 
-    It turns every plane by π or 5π times the flattened index of a match, and every multiple of π is a sign. On its odd
-    15-cell axes the parity of that index is the parity of the four coordinates' sum.
+    It rotates every plane by π or 5π times the flattened index of a match, and a rotation by a multiple of π is a sign.
+    On its axes of 15 cells, an odd number, the parity of that index is the parity of the sum of the coordinates.
     """
 
-    # DEVIATION: on axes of even length the flattened index would alternate along xt alone; we keep the checkerboard.
+    # DEVIATION: on axes of even length the flattened index would alternate along xt only; here it is a checkerboard.
     def forward(self, x: Float[Tensor, "b heads t d"], grid: Grid4) -> Float[Tensor, "b heads t d"]:
         """Flip the sign of every second match along each axis."""
         hs, ws, ht, wt = (1 - 2 * (torch.arange(n, device=x.device) % 2).to(x.dtype) for n in grid)

@@ -13,22 +13,22 @@ from transformatcher.errors import InputError
 
 Sampler = Callable[[Float[Tensor, "b h w c"], Float[Tensor, "b n 2"]], Float[Tensor, "b n c"]]
 
-EPSILON = 1e-5  # inside the root and beside the sum, as in the released code
+EPSILON = 1e-5  # added under the root and to the sum of weights, as in the released code
 
 
 def soft_sample(
     field: Float[Tensor, "b h w c"], points_norm: Float[Tensor, "b n 2"], *, threshold: float
 ) -> Float[Tensor, "b n c"]:
-    """The paper's soft sampler W^(k): a mean of the cells nearer than ``threshold``, weighted by threshold - distance.
+    """The paper's soft sampler W^(k): mean of the cells within ``threshold``, weighted by threshold - distance.
 
-    Distances are in [-1, 1]² coordinates. Points outside the image are taken at its border.
+    Distances are in [-1, 1]² coordinates. Points outside the image are moved to its border.
     """
     _, h, w, _ = field.shape
     reach = ((1 / (h - 1)) ** 2 + (1 / (w - 1)) ** 2 + EPSILON) ** 0.5 if min(h, w) > 1 else float("inf")
     if threshold <= reach:
         raise InputError(
-            f"soft sampler: threshold {threshold} leaves points of a {h} × {w} grid without any cell; "
-            f"it must exceed {reach:.4f} (or use the bilinear sampler)"
+            f"soft sampler: with threshold {threshold}, some points of a {h} × {w} grid have no cell within reach; "
+            f"choose a threshold above {reach:.4f}, or the bilinear sampler"
         )
     cells = grid_norm((h, w), like=field)
     offsets = points_norm.clamp(-1, 1)[:, :, None, None] - cells  # (b, n, h, w, 2)
@@ -39,7 +39,7 @@ def soft_sample(
 
 
 def bilinear_sample(field: Float[Tensor, "b h w c"], points_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n c"]:
-    """Bilinear interpolation: exact on any flow that is linear between cells, where the soft sampler is not."""
+    """Bilinear interpolation: unlike the soft sampler, exact for any flow that is linear between cells."""
     sampled = F.grid_sample(
         field.permute(0, 3, 1, 2), points_norm[:, :, None].to(field.dtype), padding_mode="border", align_corners=True
     )  # (b, c, n, 1)

@@ -1,7 +1,7 @@
-"""Two images → where every point of the first lies on the second. Start reading here.
+"""Two images → the position on the second image of every point of the first. Start reading here.
 
 images (b, 3, h, w) → features [(b, c, hl, wl)] → correlation (b, l, hs, ws, ht, wt) → refined (b, hs, ws, ht, wt)
-→ flow (b, 2·hs, 2·ws, 2) → keypoints (b, n, 2). Each arrow is one part, given to the constructor; any can be swapped.
+→ flow (b, 2·hs, 2·ws, 2) → keypoints (b, n, 2). Each arrow is one part, passed to the constructor, and can be replaced.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from transformatcher.models.backend import Backend, HasBackend
 from transformatcher.models.sampler import Sampler
 from transformatcher.schema import Flow
 
@@ -20,11 +21,13 @@ class TransforMatcher(nn.Module):
     """The whole method of the paper (section 4, Figure 3).
 
     Args:
-        backbone: image → features of several layers. One network serves both images.
+        backbone: image → features of several layers. Both images pass through the same network.
         correlation: features of both images → one similarity map for each layer, all on one 4-D grid (section 4.1).
-        refiner: ``(b, l, hs, ws, ht, wt)`` → ``(b, hs, ws, ht, wt)``; the paper's is :class:`MatchToMatch` (4.2).
-        readout: refined map → dense flow (4.3), after the 4-D upsampling that ends section 4.2.
-        sampler: flow and source keypoints → target keypoints (4.4); ``train_sampler`` takes its place in training.
+        refiner: ``(b, l, hs, ws, ht, wt)`` → ``(b, hs, ws, ht, wt)``, one score for each candidate match. The paper's
+            is :class:`~transformatcher.models.match2match.MatchToMatch` (section 4.2).
+        readout: refined map → dense flow, after 4-D upsampling (sections 4.2 and 4.3).
+        sampler: flow and source keypoints → target keypoints (section 4.4).
+        train_sampler: replaces ``sampler`` in training mode; None: the same.
     """
 
     def __init__(
@@ -45,30 +48,36 @@ class TransforMatcher(nn.Module):
         self.train_sampler = train_sampler or sampler
 
     def forward(self, src: Float[Tensor, "b 3 h w"], trg: Float[Tensor, "b 3 h2 w2"]) -> Flow:
-        """Normalised images of both sides → the dense flow from source to target."""
+        """Images of both sides, normalised with ImageNet's mean and deviation → dense flow from source to target."""
         return self.match(*self.encode_pair(src, trg))
 
     def encode_pair(self, src: Float[Tensor, "b 3 h w"], trg: Float[Tensor, "b 3 h2 w2"]) -> tuple[Features, Features]:
         """Images of both sides → features of both sides."""
         if src.shape != trg.shape:
             return self.encode(src), self.encode(trg)
-        features = self.encode(torch.cat([src, trg]))  # one larger batch keeps the hardware busier than two
+        features = self.encode(torch.cat([src, trg]))  # one batch of both is faster than two batches
         return [f[: len(src)] for f in features], [f[len(src) :] for f in features]
 
     def encode(self, images: Float[Tensor, "b 3 h w"]) -> Features:
-        """Images → features: the half of the work that depends on one image alone, so callers may keep it."""
-        kind = next(self.backbone.parameters(), images)
-        return self.backbone(images.to(kind.dtype))
+        """Images → features. They depend on one image alone, so callers may cache them."""
+        weight = next(self.backbone.parameters(), images)
+        return self.backbone(images.to(weight.dtype))
 
     def match(self, src: Features, trg: Features) -> Flow:
-        """Features of both sides → the dense flow from source to target."""
+        """Features of both sides → dense flow from source to target."""
         return self.readout(self.refine(src, trg))
 
     def refine(self, src: Features, trg: Features) -> Float[Tensor, "b hs ws ht wt"]:
-        """Features of both sides → one score for every candidate match."""
+        """Features of both sides → one score (a logit) for each candidate match."""
         return self.refiner(self.correlation(src, trg))
 
     def transfer(self, flow: Flow, src_kps_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n 2"]:
         """Source keypoints → target keypoints, both in [-1, 1]²."""
         sampler = self.train_sampler if self.training else self.sampler
         return sampler(flow.trg_norm, src_kps_norm)
+
+    def set_backend(self, backend: Backend) -> None:
+        """Choose the implementation of all stages: ``auto``, ``fused`` or ``eager``; see :class:`HasBackend`."""
+        for module in self.modules():
+            if isinstance(module, HasBackend):
+                module.set_backend(backend)

@@ -1,7 +1,8 @@
-"""safetensors file ↔ module, strictly: every key and shape must fit, and the first that does not is named."""
+"""safetensors file or model on the Hugging Face hub ↔ module. All keys and shapes must match."""
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, missing_package
 from transformatcher.files import atomic_write
 
 
@@ -25,17 +26,19 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def refuse_pickles(path: Path) -> None:
-    """An error for files that can hold code beside tensors."""
+    """Raise for files that may contain code as well as tensors."""
     if path.suffix in {".pth", ".pt", ".bin", ".ckpt", ".pkl"}:
-        raise InputError(f"{path}: pickled weights are never opened; save them as .safetensors first")
+        raise InputError(
+            f"{path}: pickled weights may contain code and are never opened; save them as .safetensors first"
+        )
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Tensors → a safetensors file, whole or not at all: an interruption or a full disk leaves the old file."""
+    """Tensors → a safetensors file, atomically: an interruption or a full disk leaves the old file unchanged."""
 
     def write(new: Path) -> None:
         new.touch()
-        mode = new.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read
+        mode = new.stat().st_mode  # by the user's umask; safetensors would make the file private
         try:
             save_file({key: value.contiguous() for key, value in tensors.items()}, new, dict(metadata or {}))
             new.chmod(mode)
@@ -46,10 +49,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Copy ``tensors`` into ``module``, or say which keys and shapes differ and change nothing."""
+    """Copy ``tensors`` into ``module``; if a key or shape differs, raise an error that names it, and change nothing."""
     wanted = module.state_dict()
     given = dict(tensors)
-    for key, value in wanted.items():  # batch-norm's step counter is not part of what a network computes
+    for key, value in wanted.items():  # the step counter of batch norms does not affect the output
         if key.endswith("num_batches_tracked"):
             given.setdefault(key, value)
     differences = [
@@ -71,15 +74,15 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str)
         if not value.isfinite().all():
             bad = int((~value.isfinite()).sum())
             raise InputError(
-                f"{source}: {key} has {bad} of {value.numel()} values that are infinite or not numbers; "
-                f"the file is damaged, or was cut to float16, which ends at {torch.finfo(torch.float16).max:,.0f}"
+                f"{source}: {key} has {bad} of {value.numel()} values that are infinite or not a number; "
+                f"the file is damaged, or was converted to float16, which ends at {torch.finfo(torch.float16).max:,.0f}"
             )
     with torch.no_grad():
         module.load_state_dict(given, strict=True)
 
 
-def halved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights → float16. Statistics of batch norms stay: they are few, and a variance may be too large for float16."""
+def to_float16(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights → float16, except the statistics of batch norms: they are few, and a variance may exceed float16."""
     return {
         key: value.half() if value.is_floating_point() and ".running_" not in f".{key}" else value
         for key, value in tensors.items()
@@ -87,7 +90,7 @@ def halved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """A short hash of names and values, to tell one set of weights from another."""
+    """A short hash of names and values, which identifies a set of weights."""
     digest = hashlib.sha256()
     for key in sorted(tensors):
         digest.update(key.encode())
@@ -97,3 +100,50 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 def _first(keys: list[str], most: int = 3) -> str:
     return ", ".join(keys[:most]) + (", …" if len(keys) > most else "")
+
+
+def looks_like_hub_id(name: str) -> bool:
+    """Whether a name has the form owner/name."""
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
+
+
+def hub_folder(
+    name: str,
+    files: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
+    download: bool = False,
+    revision: str | None = None,
+) -> Path:
+    """A name on the Hugging Face hub → the folder of its files in the hub's local cache.
+
+    Args:
+        name: owner/name.
+        files: required files.
+        optional: files that are downloaded as well if they exist.
+        download: whether missing files may be downloaded; if not, the network is not used.
+        revision: a branch, tag or commit; None: the main branch.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise missing_package(f"reading {name}", "huggingface_hub", "hub") from error
+    wanted = [*files, *optional]
+    try:
+        found = snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=not download)
+    except Exception as error:  # network, hub and disk raise various errors
+        if download:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(f"{name}: could not be downloaded from the Hugging Face hub ({reason})") from error
+        raise InputError(_not_cached(name)) from error
+    folder = Path(found)
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing and not download:
+        raise InputError(_not_cached(f"{name}, {', '.join(missing)}"))
+    if missing:
+        raise InputError(f"{name}: has no {', '.join(missing)} on the Hugging Face hub")
+    return folder
+
+
+def _not_cached(name: str) -> str:
+    return f"{name}: not in the cache of the Hugging Face hub; download it with download=True (--download)"

@@ -4,12 +4,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from transformatcher.config import ModelConfig, RunConfig
 from transformatcher.errors import InputError
 from transformatcher.inference.checkpoint import load_checkpoint
-from transformatcher.models.backbones.resnet import ResNetFeatures, load_backbone_weights
+from transformatcher.models.backbones.backbone import Backbone
+from transformatcher.models.backbones.weights import load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.models.weights_io import load_strictly
@@ -55,10 +55,6 @@ def _run_on_meta_device(config: ModelConfig) -> None:
 
 def set_training_mode(model: TransforMatcher, *, freeze_batch_norm: bool) -> None:
     """Switch to training mode; frozen batch norms go on using their running statistics."""
+    if freeze_batch_norm and isinstance(model.backbone, Backbone):
+        model.backbone.freeze_norms()
     model.train()
-    if freeze_batch_norm:
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-            if isinstance(module, ResNetFeatures):
-                module.frozen_norms = True

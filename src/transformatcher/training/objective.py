@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from transformatcher.models.flow import KernelSoftArgmax
-from transformatcher.models.fused.inference import captured
+from transformatcher.models.fused.inference import capture_cuda_graph
 from transformatcher.models.losses import keypoint_loss, map_cross_entropy
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import PairBatch
@@ -77,7 +77,7 @@ class CudaGraphLoss:
         self.batch = replace(example, **{name: getattr(example, name).clone() for name in self.INPUTS})
         # The warm-up before the capture must not change the running statistics of batch norms.
         before = [buffer.clone() for buffer in objective.buffers()]
-        self.replay = captured(partial(loss_and_gradients, objective, self.batch))
+        self.replay = capture_cuda_graph(partial(loss_and_gradients, objective, self.batch))
         for buffer, value in zip(objective.buffers(), before, strict=True):
             buffer.copy_(value)
 

@@ -130,12 +130,12 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
 
 
 def plot_costs(report: Mapping[str, Any]) -> Figure:
-    """Time and memory of each path against the number of candidate matches; of one size of images, as bars."""
+    """Time and memory of each backend against the number of candidate matches; of one size of images, as bars."""
     figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in report["rows"]:
-        groups.setdefault((row["path"], row["batch"]), []).append(row)
+        groups.setdefault((row["backend"], row["batch"]), []).append(row)
     if len({row["matches"] for row in report["rows"]}) > 1:
         _cost_lines(left, right, groups)
     else:
@@ -145,14 +145,14 @@ def plot_costs(report: Mapping[str, Any]) -> Figure:
     return figure
 
 
-CostGroups = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]  # (path, batch) → rows
+CostGroups = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]  # (backend, batch) → rows
 
 
 def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
     colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(groups)))
-    for colour, marker, ((path, batch), rows) in zip(colours, "osD^vPX*" * 4, groups.items(), strict=False):
+    for colour, marker, ((backend, batch), rows) in zip(colours, "osD^vPX*" * 4, groups.items(), strict=False):
         matches = [row["matches"] for row in rows]
-        label = f"{path}, batch {batch}"
+        label = f"{backend}, batch {batch}"
         left.plot(matches, [row["ms_per_pair"] for row in rows], marker=marker, color=colour, label=label)
         right.plot(matches, [row["peak_gib"] for row in rows], marker=marker, color=colour, label=label)
     first = next(iter(groups.values()))
@@ -165,7 +165,7 @@ def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
 
 
 def _cost_bars(left: Axes, right: Axes, groups: CostGroups) -> None:
-    labels = [f"{path}, batch {batch}" for path, batch in groups]
+    labels = [f"{backend}, batch {batch}" for backend, batch in groups]
     rows = [rows[-1] for rows in groups.values()]
     colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(groups)))
     floors = [row["floor_ms"] for row in rows]

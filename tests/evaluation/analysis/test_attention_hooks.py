@@ -24,13 +24,13 @@ def refiner(request) -> nn.Module:
 def test_the_refined_map_is_the_models_own(refiner):
     nn.init.normal_(refiner.score.weight)  # raw_gain begins with zero
     corr = torch.rand(2, 5, *GRID).double()
-    refiner.path = "plain"
+    refiner.set_backend("eager")
     expected = refiner(corr)
-    refiner.path = "auto"
+    refiner.set_backend("auto")
     refined, indices = record_attention(refiner, corr, lambda layer: layer.index)
     assert torch.equal(refined, expected)
     assert indices == [0, 1, 2]
-    assert refiner.path == "auto"
+    assert refiner.backend == "auto"
     assert not any(module._forward_hooks for module in refiner.modules())
 
 
@@ -81,7 +81,7 @@ def test_hooks_are_removed_after_an_error(refiner):
     with pytest.raises(ValueError, match="enough"):
         record_attention(refiner, torch.rand(1, 5, *GRID).double(), fail)
     assert not any(module._forward_hooks for module in refiner.modules())
-    assert refiner.path == "auto"
+    assert refiner.backend == "auto"
 
 
 @pytest.mark.parametrize("refiner", [MeanCorrelation(), MatchToMatch(3, make_attention=lambda _: nn.Identity())])

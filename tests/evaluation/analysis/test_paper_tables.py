@@ -55,7 +55,7 @@ class TestResultTables:
         rows = rows_of(table)
         assert rows["TransforMatcher"][-3:] == ["54", "1.6", "33.5"]
         assert rows["Transformer"][-2] == "out of memory"
-        assert rows["paper, resnet101, fast path"] == ["cpu, 2 threads", "1", "240", "812", "1.61", "33.1"]
+        assert rows["paper, resnet101, fused"] == ["cpu, 2 threads", "1", "240", "812", "1.61", "33.1"]
 
     def test_ablation(self):
         cells = {f"a @ {alpha}": {"mean": mean, "spread": 0.31} for alpha, mean in (("0.05", 61.5), ("0.1", 88.25))}

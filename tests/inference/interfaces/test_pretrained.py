@@ -135,7 +135,7 @@ class TestHub:
 
     @pytest.mark.usefixtures("cache")
     def test_without_network(self):
-        with pytest.raises(InputError, match=r"cats/large: could not be fetched from the Hugging Face hub \(.+\)"):
+        with pytest.raises(InputError, match=r"cats/large: could not be downloaded from the Hugging Face hub \(.+\)"):
             Matcher.from_pretrained("cats/large", download=True)
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch):

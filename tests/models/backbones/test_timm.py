@@ -15,8 +15,9 @@ from transformatcher.errors import InputError
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
 from transformatcher.inference.checkpoint import load_checkpoint, save_checkpoint
 from transformatcher.inference.matcher import Matcher
-from transformatcher.models.backbones.resnet import load_backbone_weights
-from transformatcher.models.backbones.timm import TimmFeatures, choose_layers
+from transformatcher.models.backbones.backbone import choose_layers
+from transformatcher.models.backbones.timm import TimmFeatures, usual_layers
+from transformatcher.models.backbones.weights import load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.fused.inference import for_inference
@@ -94,7 +95,7 @@ class TestFeatures:
 
     def test_a_network_of_fixed_size_says_so(self):
         net = TimmFeatures("swin_tiny_patch4_window7_224", (2,), (64, 96))
-        with pytest.raises(InputError, match=r"images of 96 × 96 .* was built for 64 × 96, and takes no others"):
+        with pytest.raises(InputError, match=r"images of 96 × 96 .* was built for 64 × 96 and takes no other size"):
             net(torch.randn(1, 3, 96, 96))
 
     @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ class TestFeatures:
         ],
     )
     def test_chosen_layers(self, layers, strides, chosen):
-        assert choose_layers(layers, strides, "x") == chosen
+        assert choose_layers(layers, usual_layers(strides), len(strides), "x") == chosen
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -119,13 +120,18 @@ class TestFeatures:
                 {"name": "vit_small_patch14_dinov2", "image_size": (240, 240)},
                 r"patches of 14 × 14; the nearest image_size has height 238 or 252, width 238 or 252",
             ),
-            ({"layers": (3, 12)}, r"layers = \[3, 12\]: timm:vit_tiny_patch16_224 has 12, numbered from 0 to 11$"),
-            ({"name": "resnet18", "layers": (5,)}, "numbered from 0 to 4, with cells of 2, 4, 8, 16, 32 pixels"),
+            (
+                {"layers": (3, 12)},
+                r"layers = \[3, 12\]: timm:vit_tiny_patch16_224 has 12 layers, numbered from 0 to 11$",
+            ),
+            (
+                {"name": "resnet18", "layers": (5,)},
+                r"resnet18 \(cells of 2, 4, 8, 16, 32 pixels\) has 5 layers, numbered from 0 to 4",
+            ),
             ({"name": "vit_tiny_patch16"}, "no such network; did you mean timm:vit_tiny_patch16_384"),
             ({"name": "convnext_atto.d3_in1k"}, "did you mean timm:convnext_atto.d2_in1k"),
             ({"name": "zzz"}, r"no such network; see timm.list_models\(\)"),
             ({"name": "hf-hub:timm/resnet18"}, "no such network"),
-            ({"name": "vgg11"}, "timm gives no features between its layers"),
             (
                 {"name": "maxvit_tiny_tf_224", "image_size": (240, 240)},
                 r"cannot take them \(.*window.*\); its own size is 224 × 224",
@@ -136,6 +142,12 @@ class TestFeatures:
     def test_what_cannot_be_built_is_named(self, changes, message):
         with pytest.raises(InputError, match=message):
             vit(**changes)
+
+    def test_a_network_without_intermediate_features(self, monkeypatch: pytest.MonkeyPatch):
+        """In timm 1.0.20 these were VGG, DenseNet and others; in 1.0.31 there is none left."""
+        monkeypatch.setattr(timm, "create_model", lambda *_, **__: torch.nn.Identity())
+        with pytest.raises(InputError, match="timm gives no features of its intermediate layers"):
+            vit()
 
     def test_without_timm(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "timm", None)
@@ -183,7 +195,7 @@ class TestMatcher:
         model = build_matcher(config)
         save_checkpoint(tmp_path, model, config)
         monkeypatch.setattr(
-            "transformatcher.models.backbones.timm.hub_folder", lambda *_, **__: pytest.fail("looked for weights")
+            "transformatcher.models.backbones.weights.hub_folder", lambda *_, **__: pytest.fail("looked for weights")
         )
         torch.manual_seed(1)  # what is drawn at random must come from the file
         loaded, loaded_config = load_checkpoint(tmp_path)
@@ -253,7 +265,7 @@ class TestWeights:
         [
             ("nowhere.safetensors", "nowhere.safetensors: no such weights file"),
             ("IMAGENET1K_V1", r"no such file; .* name a \.safetensors file or 'timm'"),
-            ("model.pth", "pickled weights are never opened"),
+            ("model.pth", "pickled weights may contain code"),
         ],
     )
     def test_bad_names(self, weights, message):
@@ -286,7 +298,7 @@ class TestWeights:
 
         monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
         for download in (False, True):
-            with pytest.raises(InputError, match="could not be fetched .*no network" if download else "--download"):
+            with pytest.raises(InputError, match="could not be downloaded .*no network" if download else "--download"):
                 load_backbone_weights(vit(), "timm", download=download)
         assert [local for _, local in asked] == [True, False]
 
@@ -334,7 +346,7 @@ class TestCommand:
         assert message in capsys.readouterr().err
 
     def test_bench(self, capsys):
-        arguments = ["--backbone", "timm:vit_tiny_patch16_224", "--size", "32", "--path", "plain", "--device", "cpu"]
+        arguments = ["--backbone", "timm:vit_tiny_patch16_224", "--size", "32", "--backend", "eager", "--device", "cpu"]
         assert main(["bench", *arguments, "--json"]) == 0
         assert '"backbone": "timm:vit_tiny_patch16_224"' in capsys.readouterr().out
 

@@ -63,7 +63,7 @@ def test_equals_a_loop(depth):
 
 
 def test_gradcheck():
-    refiner = shaken(CostAggregation(2, (2, 1), dim=4, heads=1, head_dim=2, ffn_ratio=1, raw_gain=2.0))
+    refiner = shaken(CostAggregation(2, (2, 1), dim=4, heads=1, head_dim=2, ffn_ratio=1, correlation_skip=2.0))
     parameters = tuple(refiner.parameters())
     assert gradcheck(lambda corr, *_: refiner(corr), (random64(1, 2, 2, 1, 2, 1, grad=True), *parameters))
 
@@ -77,7 +77,7 @@ def test_begins_near_the_mean_correlation():
 
 
 def test_a_raw_start_is_the_mean_correlation_and_learns():
-    refiner = CostAggregation(4, SIZE, raw_gain=7.0).double()
+    refiner = CostAggregation(4, SIZE, correlation_skip=7.0).double()
     corr = random64(2, 4, *GRID)
     torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))
     (refiner(corr) * random64(2, *GRID)).sum().backward()

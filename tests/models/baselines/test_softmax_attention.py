@@ -19,7 +19,7 @@ from transformatcher.models.baselines.softmax_attention import (
     softmax_attention,
 )
 from transformatcher.models.build import build_refiner
-from transformatcher.models.fused import fold as fast
+from transformatcher.models.fused import dispatch
 from transformatcher.models.rotary import AxialRotary
 
 GRID = (3, 2, 2, 3)
@@ -57,15 +57,15 @@ class TestEach:
         parameters = tuple(attention.parameters())
         assert gradcheck(lambda x, *_: attention(x, grid), (random64(1, 4, 3, grad=True), *parameters))
 
-    def test_takes_the_plain_path(self, kind):
+    def test_runs_eagerly(self, kind):
         refiner = build_refiner(
             model_config({"match2match": {"attention": kind, "depth": 1}, "grid": [2, 3]}), layers=2
         ).double()
-        assert not fast.supported(refiner.blocks[0].attention)
+        assert not dispatch.can_fuse(refiner.blocks[0].attention)
         corr = random64(1, 2, 2, 3, 2, 3)
         assert refiner(corr).shape == (1, 2, 3, 2, 3)
-        refiner.path = "fast"
-        with pytest.raises(InputError, match="the fast path knows"):
+        refiner.set_backend("fused")
+        with pytest.raises(InputError, match="the fused backend supports"):
             refiner(corr)
 
     def test_a_low_precision_correlation_is_taken(self, kind):
@@ -85,15 +85,15 @@ class TestVanilla:
         attention = VanillaAttention(4, max_matches=8**4)
         attention(torch.zeros(1, 36, 4), GRID)
         message = (
-            r"15 × 15 × 15 × 15 = 50,625 matches weighs 8 heads × T² = 2\.1e\+10 couples .* 76\.4 GiB .* "
-            "at most T = 4,096 is taken: choose grid = 8 or .* raise max_matches"
+            r"15 × 15 × 15 × 15 = 50,625 matches has 8 heads × T² = 2\.1e\+10 weights .* 76\.4 GiB .* "
+            "the limit is T = 4,096: choose grid = 8 or .* raise max_matches"
         )
         with pytest.raises(InputError, match=message):
             attention(torch.zeros(1, 1, 4).expand(1, 15**4, 4), (15, 15, 15, 15))
 
     def test_the_limit_is_a_setting(self):
         refiner = build_refiner(model_config({"match2match": {"attention": "vanilla", "max_matches": 35}}), layers=2)
-        with pytest.raises(InputError, match="at most T = 35"):
+        with pytest.raises(InputError, match="the limit is T = 35"):
             refiner(torch.rand(1, 2, *GRID))
 
 

@@ -15,13 +15,12 @@ import torch
 from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
-from transformatcher.models.baselines.learned_position import AxisVectors
+from transformatcher.models.baselines.learned_position import AxialPositionEmbedding
 from transformatcher.models.build import build_matcher
 from transformatcher.models.correlation import MultiLevelCorrelation
 from transformatcher.models.flow import KernelSoftArgmax
-from transformatcher.models.fused import fold as fast
-from transformatcher.models.fused import passes
-from transformatcher.models.fused.inference import for_inference, graphed, set_path
+from transformatcher.models.fused import dispatch, fold, passes
+from transformatcher.models.fused.inference import cuda_graph, for_inference
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.rotary import AxialRotary, Checkerboard, NoPosition
 
@@ -41,9 +40,9 @@ def refiner(kind, position, depth=2, layers=3) -> MatchToMatch:
     return made
 
 
-def outcome(module, path, *inputs):
+def outcome(module, backend, *inputs):
     """Output and the gradients of inputs and parameters."""
-    module.path = path
+    module.set_backend(backend)
     inputs = tuple(x.detach().clone().requires_grad_() for x in inputs)
     out = module(*inputs)
     out = getattr(out, "trg_norm", out)
@@ -64,7 +63,7 @@ class TestTorchPasses:
     def test_equal_the_plain_matcher(self, kind, position, grid):
         module = refiner(kind, position).double()
         corr = torch.rand(2, 3, *grid, dtype=torch.float64)
-        assert worst(outcome(module, "fast", corr), outcome(module, "plain", corr)) < 1e-9
+        assert worst(outcome(module, "fused", corr), outcome(module, "eager", corr)) < 1e-9
 
     def test_unknown_attention_takes_the_plain_path_or_says_so(self):
         class Nothing(torch.nn.Module):
@@ -74,8 +73,8 @@ class TestTorchPasses:
         module = MatchToMatch(3, depth=1, make_attention=lambda _: Nothing())
         corr = torch.rand(1, 3, 2, 2, 2, 2)
         assert module(corr).shape == (1, 2, 2, 2, 2)
-        module.path = "fast"
-        with pytest.raises(InputError, match="the fast path knows"):
+        module.set_backend("fused")
+        with pytest.raises(InputError, match="the fused backend supports"):
             module(corr)
 
     def test_weights_that_change_unseen_are_seen(self):
@@ -86,7 +85,7 @@ class TestTorchPasses:
         module.blocks[0].ffn[0].weight.data.mul_(2)
         changed = module(corr)
         assert not torch.allclose(changed, before)
-        module.path = "plain"
+        module.set_backend("eager")
         torch.testing.assert_close(changed, module(corr), rtol=1e-4, atol=1e-4)
 
     def test_final_weights_are_folded_once(self):
@@ -94,16 +93,17 @@ class TestTorchPasses:
             build_matcher(model_config({"backbone": "resnet50", "match2match.depth": 1})), torch.float32
         )
         corr = torch.rand(1, 9, 2, 3, 3, 2)
-        first, kept = model.refiner(corr), model.refiner.blocks[0].folded
+        first, kept = model.refiner(corr), model.refiner.blocks[0].fused_cache._entry
         torch.testing.assert_close(model.refiner(corr), first)
-        assert model.refiner.blocks[0].folded is kept
+        assert model.refiner.blocks[0].fused_cache._entry is kept
         assert kept is not None
 
     @pytest.mark.parametrize("frozen", [False, True])
     def test_what_inference_kept_serves_training(self, frozen):
         """Tensors made in inference mode may not take part in a backward pass."""
         module = refiner(PaperAttention, lambda: AxialRotary(8, 4)).requires_grad_(not frozen)
-        module.blocks[0].final = frozen
+        if frozen:
+            module.blocks[0].freeze_weights()
         corr = torch.rand(1, 3, 2, 3, 3, 2)
         with torch.inference_mode():
             module(corr)
@@ -115,18 +115,18 @@ class TestTorchPasses:
         model = build_matcher(model_config({"backbone": "resnet50", "sampler": "bilinear", "match2match.depth": 1}))
         images = torch.randn(2, 1, 3, 64, 64)
         flows = []
-        for path in ("fast", "plain"):
-            set_path(model, path)
+        for backend in ("fused", "eager"):
+            model.set_backend(backend)
             with torch.no_grad():
                 flows.append(model(*images).trg_norm)
         torch.testing.assert_close(*flows, rtol=0, atol=1e-5)
 
     def test_placement_of_equal_positions_is_shared(self):
-        assert fast.position_key(AxialRotary(8, 4)) == fast.position_key(AxialRotary(8, 4))
-        assert fast.position_key(AxialRotary(8, 4)) != fast.position_key(AxialRotary(8, 4, base=10.0))
+        assert fold.position_key(AxialRotary(8, 4)) == fold.position_key(AxialRotary(8, 4))
+        assert fold.position_key(AxialRotary(8, 4)) != fold.position_key(AxialRotary(8, 4, base=10.0))
 
     def test_float64_never_goes_to_triton(self):
-        assert not fast.triton_runs_on(torch.zeros(1, dtype=torch.float64))
+        assert not dispatch.triton_runs_on(torch.zeros(1, dtype=torch.float64))
 
     def test_perpendicular_is_a_quarter_turn(self):
         matrix = torch.randn(6, 3)
@@ -148,48 +148,48 @@ class TestTriton:
 
         module = refiner(kind, position, depth=1).to(DEVICE)
         corr = torch.rand(2, 3, *grid, device=DEVICE)
-        assert fast.choose_passes(corr.flatten(2), list(module.blocks)).pool.func is triton_pool.pool
-        assert worst(outcome(module, "fast", corr), outcome(module, "plain", corr)) < 1e-4
+        assert dispatch.choose_passes(corr.flatten(2), list(module.blocks)).pool.func is triton_pool.pool
+        assert worst(outcome(module, "fused", corr), outcome(module, "eager", corr)) < 1e-4
 
     def test_learned_positions(self):
         module = refiner(PaperAttention, NoPosition, depth=1)
-        module.place = AxisVectors(16, GRIDS[0])
+        module.position_embedding = AxialPositionEmbedding(16, GRIDS[0])
         module.to(DEVICE)
         corr = torch.rand(2, 3, *GRIDS[0], device=DEVICE)
-        assert worst(outcome(module, "fast", corr), outcome(module, "plain", corr)) < 1e-4
+        assert worst(outcome(module, "fused", corr), outcome(module, "eager", corr)) < 1e-4
 
     def test_many_tiles_and_programs(self):
         """More target cells than a tile holds, more source cells than a program takes."""
         module = refiner(PaperAttention, lambda: AxialRotary(8, 4), depth=1).to(DEVICE)
         corr = torch.rand(1, 3, 2, 2, 9, 8, device=DEVICE)
-        assert worst(outcome(module, "fast", corr), outcome(module, "plain", corr)) < 1e-4
+        assert worst(outcome(module, "fused", corr), outcome(module, "eager", corr)) < 1e-4
 
-    @pytest.mark.parametrize("gaussian", ["logits", "probabilities", "none"])
+    @pytest.mark.parametrize("kernel_on", ["logits", "probabilities", "none"])
     @pytest.mark.parametrize("grid", GRIDS[:2])
-    def test_readout(self, gaussian, grid):
-        readout = KernelSoftArgmax(upsample=2, sigma=1.7, temperature=0.6, gaussian=gaussian)
+    def test_readout(self, kernel_on, grid):
+        readout = KernelSoftArgmax(upsample=2, kernel_sigma=1.7, temperature=0.6, kernel_on=kernel_on)
         refined = torch.randn(2, *grid, device=DEVICE)
-        assert worst(outcome(readout, "fast", refined), outcome(readout, "plain", refined)) < 1e-4
+        assert worst(outcome(readout, "fused", refined), outcome(readout, "eager", refined)) < 1e-4
 
     @pytest.mark.parametrize(
-        ("kind", "channels"),
+        ("kind", "layer_fusion"),
         [("resize-correlation", "multi"), ("resize-features", "multi"), ("resize-correlation", "concat")],
     )
-    def test_correlation(self, kind, channels):
-        stage = MultiLevelCorrelation(kind, channels=channels)
+    def test_correlation(self, kind, layer_fusion):
+        stage = MultiLevelCorrelation(kind, layer_fusion=layer_fusion)
         shapes = [(2, 20, 5, 4), (2, 12, 3, 2)] * 2
 
-        def run(path):
+        def run(backend):
             torch.manual_seed(1)
             features = [torch.randn(*shape, device=DEVICE).requires_grad_() for shape in shapes]
-            stage.path = path
+            stage.set_backend(backend)
             out = stage(features[:2], features[2:])
             return [
                 out.detach(),
                 *torch.autograd.grad((out * torch.sin(torch.arange(40.0, device=DEVICE)[:4])).sum(), features),
             ]
 
-        assert worst(run("fast"), run("plain")) < 1e-4
+        assert worst(run("fused"), run("eager")) < 1e-4
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernels run in this very process")
@@ -210,15 +210,15 @@ def test_kernels_under_the_interpreter():
 @pytest.mark.parametrize(
     ("module", "kernel", "constants", "warps"),
     [
-        ("triton_pool", "_pool_kernel", {"J": 32, "G": 4, "T": 32, "TURN": True}, 1),
-        ("triton_pool", "_pool_backward_kernel", {"J": 32, "G": 4, "T": 32, "TURN": True}, 1),
+        ("triton_pool", "_pool_kernel", {"J": 32, "G": 4, "T": 32, "ROTATE": True}, 1),
+        ("triton_pool", "_pool_backward_kernel", {"J": 32, "G": 4, "T": 32, "ROTATE": True}, 1),
         ("triton_pool", "_combine_kernel", {"J": 32, "G": 4, "C": 128, "W": 32}, 4),
-        ("triton_update", "_update_kernel", {"E": 32, "H": 64, "T": 32, "TURNED": True}, 2),
-        ("triton_update", "_update_backward_kernel", {"E": 32, "H": 64, "T": 64, "TURNED": True}, 4),
-        ("triton_ends", "_embed_kernel", {"L": 32, "T": 256}, 4),
-        ("triton_ends", "_embed_backward_kernel", {"L": 32, "T": 128}, 4),
-        ("triton_ends", "_readout_kernel", {"A": 32, "B": 32, "P": 64, "Q": 64, "GAUSSIAN": 0}, 4),
-        ("triton_ends", "_readout_backward_kernel", {"A": 32, "B": 32, "P": 64, "Q": 64, "GAUSSIAN": 0}, 4),
+        ("triton_update", "_update_kernel", {"E": 32, "H": 64, "T": 32, "ROTATED": True}, 2),
+        ("triton_update", "_update_backward_kernel", {"E": 32, "H": 64, "T": 64, "ROTATED": True}, 4),
+        ("triton_embed", "_embed_kernel", {"L": 32, "T": 256}, 4),
+        ("triton_embed", "_embed_backward_kernel", {"L": 32, "T": 128}, 4),
+        ("triton_readout", "_readout_kernel", {"A": 32, "B": 32, "P": 64, "Q": 64, "GAUSSIAN": 0}, 4),
+        ("triton_readout", "_readout_backward_kernel", {"A": 32, "B": 32, "P": 64, "Q": 64, "GAUSSIAN": 0}, 4),
         ("triton_correlate", "_cosine_kernel", {"M": 128, "N": 128, "K": 64, "RELU": True}, 8),
         ("triton_correlate", "_cosine_backward_kernel", {"M": 64, "N": 128, "K": 64}, 4),
     ],
@@ -257,10 +257,10 @@ class TestInference:
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
         assert model.backbone.bn1 is not None  # the original is untouched
 
-    def test_set_path_reaches_every_stage(self):
+    def test_set_backend_reaches_every_stage(self):
         model = build_matcher(model_config({"backbone": "resnet50"}))
-        set_path(model, "plain")
-        assert {model.correlation.path, model.refiner.path, model.readout.path} == {"plain"}
+        model.set_backend("eager")
+        assert {model.correlation.backend, model.refiner.backend, model.readout.backend} == {"eager"}
 
 
 @pytest.mark.gpu
@@ -270,7 +270,7 @@ class TestGpu:
     def test_full_size(self, variant, batch, grid):
         model = build_matcher(model_config({"variant": variant, "backbone": "resnet50", "match2match.depth": 2})).cuda()
         corr = torch.rand(batch, 9, *grid, device="cuda")
-        ours, theirs = (outcome(model.refiner, path, corr) for path in ("fast", "plain"))
+        ours, theirs = (outcome(model.refiner, backend, corr) for backend in ("fused", "eager"))
         # Gradients of the softmax weights are small differences of sums over all matches: in float32 the plain path
         # itself is off by 1e-4 of them. They are held to a thousandth of the largest gradient of any weight instead.
         least = 1e-3 * max(float(grad.abs().max()) for grad in theirs[2:])
@@ -286,5 +286,5 @@ class TestGpu:
         settings = {"backbone": "resnet50", "sampler": "bilinear", "variant": variant}
         model = for_inference(build_matcher(model_config(settings)).cuda())
         images = torch.randn(4, 2, 3, 240, 240, device="cuda")
-        run = graphed(model, images[0], images[1])
+        run = cuda_graph(model, images[0], images[1])
         torch.testing.assert_close(run(images[2], images[3]).trg_norm, model(images[2], images[3]).trg_norm)

@@ -48,9 +48,10 @@ def record_attention(
     assert isinstance(refiner, MatchToMatch)
     hs, ws, ht, wt = corr.shape[2:]
     results: list[Result] = []
-    before, refiner.path = refiner.path, "plain"
+    backend = refiner.backend
+    refiner.set_backend("eager")
     with ExitStack() as stack:
-        stack.callback(setattr, refiner, "path", before)
+        stack.callback(refiner.set_backend, backend)
         for index, attention in enumerate(attentions):
             hooks = _hooks(attention, index, (hs, ws, ht, wt), lambda record: results.append(reduce(record)))
             stack.enter_context(hooks)

@@ -151,7 +151,7 @@ def cost_table(benches: Sequence[Mapping[str, Any]]) -> Table:
         other.append([name, NOTHING, NOTHING, "240", number(ms, 0), memory, number(gflops)])
     ours = [
         [
-            f"{row['variant']}, {row['backbone']}, {row['path']} path" + (", training" * (row["mode"] == "train")),
+            f"{row['variant']}, {row['backbone']}, {row['backend']}" + (", training" * (row["mode"] == "train")),
             str(bench["device"]),
             str(row["batch"]),
             str(row["size"]),

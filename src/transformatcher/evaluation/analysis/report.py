@@ -207,7 +207,7 @@ def _evaluation(run: EvalRun) -> PageSection:
 
 
 def _costs(name: str, bench: Mapping[str, Any]) -> PageSection:
-    image = embed_plot(plot_costs(bench), f"time and memory of each path on {bench['device']}")
+    image = embed_plot(plot_costs(bench), f"time and memory of each backend on {bench['device']}")
     return PageSection(f"bench-{slug(name)}", f"Time and memory: {name}", [image, Commands([bench_command(bench)])])
 
 

@@ -104,7 +104,7 @@ def read_bench(path: Path) -> dict[str, Any]:
 
 def is_bench(data: Any) -> bool:
     """Whether this is what ``bench --json`` prints."""
-    needed = {"path", "batch", "size", "backbone", "variant", "ms_per_pair", "peak_gib", "gflops", "mode", "matches",
+    needed = {"backend", "batch", "size", "backbone", "variant", "ms_per_pair", "peak_gib", "gflops", "mode", "matches",
               "floor_ms"}  # fmt: skip
     if not isinstance(data, dict) or not isinstance(data.get("rows"), list) or "device" not in data:
         return False
@@ -119,7 +119,7 @@ def bench_command(report: Mapping[str, Any]) -> str:
 
     first = report["rows"][0]
     parts = ["transformatcher", "bench", "--backbone", first["backbone"], "--variant", first["variant"]]
-    for key in ("batch", "size", "path"):
+    for key in ("batch", "size", "backend"):
         parts += [f"--{key}", *values(key)]
     if first["mode"] == "train":
         parts.append("--train")

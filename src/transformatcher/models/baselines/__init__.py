@@ -1,1 +1,1 @@
-"""What the ablations compare with: other attentions, learned positions, cost aggregation."""
+"""Baselines of the ablations: softmax attention, learned position embeddings, cost aggregation."""

@@ -1,8 +1,8 @@
 """Correlation → refined map by attention between source cells: cost aggregation, a baseline of the ablations.
 
-Cho et al. 2021, "CATs: Cost Aggregation Transformers for Visual Correspondence": a correlation is reshaped to two
-dimensions, so that a source cell is a token and its scores with all target cells are the token's features. Cells attend
-to cells, not matches to matches.
+Cho et al. 2021, "CATs: Cost Aggregation Transformers for Visual Correspondence": the correlation is reshaped to two
+dimensions, so that a source cell is a token and its similarities to all target cells are the token's features. Cells
+attend to cells, not matches to matches.
 """
 
 import torch
@@ -20,20 +20,20 @@ Maps = Float[Tensor, "b l s t"]  # s = hs·ws source cells, t = ht·wt target ce
 
 
 class CostAggregation(Refiner):
-    """A transformer over the cells of each layer's map and over the layers of each cell, run once from each side.
+    """A transformer over the cells of each layer's map and over the layers of each cell, applied to both sides in turn.
 
-    DEVIATION: CATs appends projected features of the images to the scores; here a matcher sees the correlation alone.
-    DEVIATION: CATs keeps all target cells as channels, some million weights in all; here they are projected to ``dim``
-    channels and back, so that the size is near that of match-to-match attention.
-    DEVIATION: the layers' maps are averaged in CATs; here the weights of that mean are learned.
+    DEVIATION: CATs appends projected image features to the correlation; here the refiner gets the correlation alone.
+    DEVIATION: CATs has one channel for each target cell, and millions of weights; here these are projected to ``dim``
+    channels and back, so that the number of weights is similar to match-to-match attention.
+    DEVIATION: CATs averages the layers' maps; here the weights of that mean are learned.
 
     Args:
         layers: channels of the correlation.
-        grid: (h, w) of both images' cells, the only one that it takes.
+        grid: (h, w) of the cells of both images; the weights fit no other grid.
         dim: channels of a token.
-        depth: rounds of attention within a layer, then across layers.
+        depth: number of blocks within a layer, each followed by one across layers.
         heads, head_dim, ffn_ratio: of each block.
-        raw_gain, block_gain: see :class:`Refiner`.
+        correlation_skip, refiner_scale: see :class:`Refiner`.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class CostAggregation(Refiner):
         heads: int = 8,
         head_dim: int = 4,
         ffn_ratio: int = 4,
-        raw_gain: float = 0.0,
-        block_gain: float = 1.0,
+        correlation_skip: float = 0.0,
+        refiner_scale: float = 1.0,
     ) -> None:
-        super().__init__(layers, raw_gain, block_gain)
+        super().__init__(layers, correlation_skip, refiner_scale)
         self.grid = grid
         h, w = grid
         self.to_tokens = nn.Linear(h * w, dim)
@@ -62,15 +62,15 @@ class CostAggregation(Refiner):
         self.to_cells = nn.Linear(dim, h * w)
         self.score = nn.Linear(layers, 1)
         nn.init.constant_(self.score.weight, 1 / layers)
-        self.start_from_raw(self.score)
+        self.zero_init_head(self.score)
 
     def refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
-        """Source cells as tokens, then target cells with the same weights; each time the map itself is kept beside."""
+        """Source cells as tokens, then target cells, with the same weights; each with a residual connection."""
         hs, ws, ht, wt = corr.shape[2:]
         if not (hs, ws) == (ht, wt) == self.grid:
             raise InputError(
                 f"cost aggregation has weights for each cell of {self.grid[0]} × {self.grid[1]} on both sides, got "
-                f"{hs} × {ws} and {ht} × {wt}; build and train it with the image_size or grid that is needed"
+                f"{hs} × {ws} and {ht} × {wt}; build and train it with the image_size or grid that you need"
             )
         maps = rearrange(corr, "b l hs ws ht wt -> b l (hs ws) (ht wt)").to(self.score.weight.dtype)
         maps = maps + self.aggregate(maps)
@@ -79,16 +79,16 @@ class CostAggregation(Refiner):
         return rearrange(refined, "b (hs ws) (ht wt) -> b hs ws ht wt", hs=hs, ht=ht)
 
     def aggregate(self, maps: Maps) -> Maps:
-        """What attention adds to each map."""
+        """The residual that attention adds to the maps."""
         b, layers, s, _ = maps.shape
         h, w = self.grid
-        x = self.to_tokens(maps) + self._places()  # (b, l, s, d)
+        x = self.to_tokens(maps) + self._position_vectors()  # (b, l, s, d)
         for within, across in zip(self.within, self.across, strict=True):
             x = within(rearrange(x, "b l s d -> (b l) s d"), (h, w, 1, 1))
             x = across(rearrange(x, "(b l) s d -> (b s) l d", b=b), (layers, 1, 1, 1))
             x = rearrange(x, "(b s) l d -> b l s d", s=s)
         return self.to_cells(x)
 
-    def _places(self) -> Float[Tensor, "l s d"]:
+    def _position_vectors(self) -> Float[Tensor, "l s d"]:
         cells = self.row_vectors[:, None] + self.column_vectors  # (h, w, d)
         return self.layer_vectors[:, None] + cells.flatten(0, 1)

@@ -1,6 +1,6 @@
-"""Grid → a learned vector for every match, to be added to the match (section 5.2, "Analysis on positional embedding").
+"""Grid → a learned vector for each match, to be added to it (section 5.2, "Analysis on positional embedding").
 
-Vectors are learned for one grid; on any other they are interpolated, corner cells staying corner cells.
+The vectors are learned for one grid. For another grid they are interpolated (``align_corners``).
 """
 
 import torch
@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from transformatcher.models.resize4d import resize4d
 from transformatcher.models.rotary import Grid4
 
-STD = 0.02  # of a match's vector at first: small beside the match itself
+STD = 0.02  # of the initial vectors: small compared with the matches
 
 
-class AxisVectors(nn.Module):
-    """A vector for every cell of each of the four axes; a match has the sum of its four: 960 weights on 15⁴, 16 wide.
+class AxialPositionEmbedding(nn.Module):
+    """A vector for each cell of each axis; that of a match is the sum of its four. 960 weights for 15⁴ and ``dim`` 16.
 
-    DEVIATION: the paper points to fairseq's embedding, which has a vector for each match (:class:`MatchVectors`).
+    DEVIATION: the paper refers to fairseq's embedding, which has a vector for each match
+    (:class:`MatchPositionEmbedding`).
     """
 
     def __init__(self, dim: int, grid: Grid4) -> None:
@@ -31,8 +32,8 @@ class AxisVectors(nn.Module):
         return (src.flatten(1)[:, :, None] + trg.flatten(1)[:, None]).flatten(1)
 
 
-class MatchVectors(nn.Module):
-    """A vector for every match: 810,000 weights on 15⁴, 16 wide."""
+class MatchPositionEmbedding(nn.Module):
+    """A vector for each match: 810,000 weights for 15⁴ and ``dim`` 16."""
 
     def __init__(self, dim: int, grid: Grid4) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Matches → matches that have listened to each other by softmax attention: exactly, or by two estimates (Table 3).
+"""Matches → matches by softmax attention: exact, or by two approximations (Table 3).
 
 The paper compares its additive attention with these three. They share projections, positions and output.
 """
@@ -19,13 +19,13 @@ from transformatcher.models.rotary import Grid4, NoPosition, Position
 Heads = Float[Tensor, "b heads t d"]
 Shorter = Float[Tensor, "b heads s d"]
 
-EPS = 1e-6  # of Performer's features: a sum of them must not vanish
+EPS = 1e-6  # added to Performer's features, so that their sum is never zero
 
 
 def softmax_attention(q: Heads, k: Shorter, v: Shorter) -> Heads:
-    """softmax(τ q kᵀ) v. The fused kernels never hold the t × s weights: a block at a time, again in the backward pass.
+    """softmax(τ q kᵀ) v by PyTorch's fused kernels, which never store the t × s weights.
 
-    On a GPU they take rows of a multiple of 16 bytes; zeros behind a row change nothing.
+    On a GPU they need rows of a multiple of 16 bytes; padding with zeros does not change the result.
     """
     d = q.shape[-1]
     pad = -d % max(1, 16 // q.element_size())
@@ -34,7 +34,7 @@ def softmax_attention(q: Heads, k: Shorter, v: Shorter) -> Heads:
 
 
 class SoftmaxAttention(nn.Module):
-    """The frame of the three: project, rotate, let the kind mix, project back.
+    """The base class of the three: project, rotate, attend, project back.
 
     Args:
         dim: channels of a match.
@@ -57,19 +57,19 @@ class SoftmaxAttention(nn.Module):
         return self.to_out(rearrange(mixed, "b n t d -> b t (n d)"))
 
     def check(self, grid: Grid4) -> None:
-        """Refuse a grid that this kind cannot take."""
+        """Raise for a grid that this attention cannot process."""
 
     @abstractmethod
     def mix(self, q: Heads, k: Heads, v: Heads) -> Heads:
-        """Queries, keys and values → what each query has heard."""
+        """Queries, keys and values → the attention's output for each query."""
 
 
 class VanillaAttention(SoftmaxAttention):
-    """Eq. 1: every match listens to every other. Memory grows with T, but time with T².
+    """Eq. 1: every match attends to every other. Memory grows with T, but time with T².
 
     Args:
         dim, heads, head_dim, position: see :class:`SoftmaxAttention`.
-        max_matches: more are refused; at twelve cells an axis a layer already weighs 3.4 billion couples.
+        max_matches: more are an error; with twelve cells per axis, a layer already computes 3.4 billion weights.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class VanillaAttention(SoftmaxAttention):
         self.max_matches = max_matches
 
     def check(self, grid: Grid4) -> None:
-        """Refuse more than ``max_matches``."""
+        """Raise for more than ``max_matches``."""
         t = math.prod(grid)
         if t > self.max_matches:
-            couples = self.heads * t**2
+            weights = self.heads * t**2
             raise InputError(
-                f"vanilla attention over {_by(grid)} = {t:,} matches weighs {self.heads} heads × T² = {couples:.1e} "
-                f"couples in every layer, which would fill {4 * couples / 2**30:,.1f} GiB a pair, and takes as long in "
-                f"blocks; at most T = {self.max_matches:,} is taken: choose grid = {int(self.max_matches**0.25)} or a "
+                f"vanilla attention over {_by(grid)} = {t:,} matches has {self.heads} heads × T² = {weights:.1e} "
+                f"weights in every layer, {4 * weights / 2**30:,.1f} GiB for each pair if they were stored; "
+                f"the limit is T = {self.max_matches:,}: choose grid = {int(self.max_matches**0.25)} or a "
                 "smaller image_size, or raise max_matches"
             )
 
@@ -101,15 +101,15 @@ class VanillaAttention(SoftmaxAttention):
 
 
 class LinformerAttention(SoftmaxAttention):
-    """Keys and values of all matches are summed into a few by learned weights (Wang et al. 2020, "Linformer").
+    """A learned projection reduces the keys and values of all matches to a few (Wang et al. 2020, "Linformer").
 
-    One projection serves keys, values and all heads of a layer: their "key-value sharing". Theirs have a weight for
-    each position of a sequence, so the grid is fixed.
+    Keys, values and all heads of a layer share one projection (their "key-value sharing"). It has a weight for each
+    position of a sequence, so the grid is fixed.
 
     Args:
         dim, heads, head_dim, position: see :class:`SoftmaxAttention`.
-        grid: the only one that it takes.
-        rank: how many keys and values remain.
+        grid: of the matches; the weights fit no other.
+        rank: number of keys and values after the projection.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class LinformerAttention(SoftmaxAttention):
         self.shorten = nn.Linear(math.prod(grid), rank, bias=False)
 
     def check(self, grid: Grid4) -> None:
-        """Refuse any grid but its own."""
+        """Raise for any other grid."""
         if grid != self.grid:
             raise InputError(
                 f"linformer attention has a weight for each match of a grid of {_by(self.grid)}, got {_by(grid)}; "
-                "build and train it with the image_size or grid that is needed"
+                "build and train it with the image_size or grid that you need"
             )
 
     def mix(self, q: Heads, k: Heads, v: Heads) -> Heads:
@@ -142,11 +142,11 @@ class LinformerAttention(SoftmaxAttention):
 class PerformerAttention(SoftmaxAttention):
     """exp(q·k) as the mean of products of positive random features (FAVOR+; Choromanski et al. 2021, "Performers").
 
-    The features are drawn when the module is made, each head its own, and never again; checkpoints hold them.
+    Each head has its own random directions. They are drawn once, at construction, and are part of checkpoints.
 
     Args:
         dim, heads, head_dim, position: see :class:`SoftmaxAttention`.
-        features: of each query and key; more are more exact.
+        features: number of random features of each query and key; more give a better approximation.
     """
 
     directions: Tensor  # (heads, features, head_dim)
@@ -163,28 +163,28 @@ class PerformerAttention(SoftmaxAttention):
         self.register_buffer("directions", torch.stack([random_directions(features, head_dim) for _ in range(heads)]))
 
     def mix(self, q: Heads, k: Heads, v: Heads) -> Heads:
-        """Φ(Q) (Φ(K)ᵀ V), normalised. Features take more memory than matches, so the backward pass makes them again."""
+        """Φ(Q) (Φ(K)ᵀ V), normalised. Features need more memory than matches, so the backward pass recomputes them."""
         return checkpoint(favor, q, k, v, self.directions, use_reentrant=False, preserve_rng_state=False)
 
 
 def random_directions(m: int, d: int) -> Float[Tensor, "m d"]:
-    """Gaussian vectors, except that each d of them are orthogonal, which makes the estimate surer."""
+    """Gaussian vectors in blocks of d that are orthogonal to each other, which reduces the variance of the estimate."""
     blocks = [nn.init.orthogonal_(torch.empty(d, d)) for _ in range(-(-m // d))]
     return torch.cat(blocks)[:m] * torch.randn(m, d).norm(dim=1, keepdim=True)
 
 
 def favor(q: Heads, k: Heads, v: Heads, directions: Float[Tensor, "heads m d"]) -> Heads:
-    """Attention by features: a feature's factor that is common to all keys, or to one query, cancels out."""
+    """Attention by random features. Factors common to all keys, or to one query, cancel out, hence the subtractions."""
     log_q, log_k = log_features(q, directions), log_features(k, directions)
     phi_q = (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp() + EPS
     phi_k = (log_k - log_k.detach().amax(dim=(-2, -1), keepdim=True)).exp() + EPS
-    heard = phi_k.transpose(-1, -2) @ v  # (b, n, m, d)
+    summed = phi_k.transpose(-1, -2) @ v  # (b, n, m, d)
     total = phi_k.sum(dim=2)[..., None]  # (b, n, m, 1)
-    return (phi_q @ heard) / (phi_q @ total)
+    return (phi_q @ summed) / (phi_q @ total)
 
 
 def log_features(x: Heads, directions: Float[Tensor, "heads m d"]) -> Float[Tensor, "b heads t m"]:
-    """ω·x - ‖x‖²/2 of every direction ω, where x carries the root of τ."""
+    """ω·x - ‖x‖²/2 for each direction ω, where x is multiplied by the root of τ first."""
     x = x * x.shape[-1] ** -0.25
     return x @ directions.transpose(-1, -2) - x.square().sum(dim=-1, keepdim=True) / 2
 

@@ -1,4 +1,4 @@
-"""A trained matcher → the same matcher, made ready to answer fast: folded, in bfloat16, as one CUDA graph."""
+"""A trained model → the same model for fast inference: batch norms folded, bfloat16, a CUDA graph."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from transformatcher.models.backbones.backbone import Backbone
 from transformatcher.models.backbones.resnet import Bottleneck, ResNetFeatures
 from transformatcher.models.block import Block
 from transformatcher.models.transformatcher import TransforMatcher
@@ -17,37 +18,30 @@ from transformatcher.schema import Flow
 Result = TypeVar("Result")
 
 
-def set_path(model: nn.Module, path: str) -> None:
-    """auto, fast or plain, for every stage that has a choice."""
-    for module in model.modules():
-        if hasattr(module, "path"):
-            module.path = path  # type: ignore[assignment]
-
-
 def for_inference(model: TransforMatcher, dtype: torch.dtype = torch.bfloat16) -> TransforMatcher:
-    """A copy whose ResNet has its batch norms folded into the convolutions and runs in ``dtype``, channels last.
+    """A copy of the model with frozen weights whose backbone runs in ``dtype``, channels last.
 
-    Folding happens in float32, so that the batch norms' statistics are not rounded. The copy's weights are final.
+    The batch norms of a ResNet are folded into its convolutions, in float32, so that their statistics are not rounded.
     """
     ready = deepcopy(model).eval().requires_grad_(False)
     for module in ready.modules():
         if isinstance(module, Block):
-            module.final = True
+            module.freeze_weights()
     if isinstance(ready.backbone, ResNetFeatures):
         ready.backbone = FoldedResNet(ready.backbone)
     ready.backbone.to(dtype).to(memory_format=torch.channels_last)
     return ready
 
 
-class FoldedResNet(nn.Module):
-    """A ResNet for inference alone: each convolution with its bias, ReLU and residual sum is one cuDNN call."""
+class FoldedResNet(Backbone):
+    """A ResNet for inference only: each convolution with its bias, ReLU and residual sum is one cuDNN call."""
 
     def __init__(self, net: ResNetFeatures) -> None:
         super().__init__()
-        self.stages = net.stages
+        self.stages, self.layers, self.grid = net.stages, net.layers, net.grid
         self.stem = fuse_conv_bn_eval(net.conv1, net.bn1)
         self.maxpool = net.maxpool
-        self.layers = nn.ModuleList(
+        self.bottlenecks = nn.ModuleList(
             nn.ModuleList(FoldedBottleneck(block) for block in net.bottlenecks(stage))
             for stage in range(1, max(net.stages) + 1)
         )
@@ -56,16 +50,16 @@ class FoldedResNet(nn.Module):
         """As :class:`ResNetFeatures`."""
         features = []
         x = self.maxpool(conv_relu(images.contiguous(memory_format=torch.channels_last), self.stem))
-        for stage, blocks in enumerate(self.layers, 1):
+        for stage, blocks in enumerate(self.bottlenecks, 1):
             for block in blocks.children():
                 x = block(x)
                 if stage in self.stages:
                     features.append(x)
-        return features
+        return [features[layer] for layer in self.layers]
 
 
 class FoldedBottleneck(nn.Module):
-    """conv-ReLU, conv-ReLU, conv + shortcut, ReLU."""
+    """A bottleneck without batch norms: conv-ReLU, conv-ReLU, conv + shortcut, ReLU."""
 
     def __init__(self, block: Bottleneck) -> None:
         super().__init__()
@@ -81,7 +75,7 @@ class FoldedBottleneck(nn.Module):
             self.shortcut.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features in, features out."""
+        """Features → features of the next layer, after its ReLU."""
         shortcut = x if self.shortcut is None else self.shortcut(x)
         return conv_relu(conv_relu(conv_relu(x, self.conv1), self.conv2), self.conv3, shortcut)
 
@@ -97,14 +91,14 @@ def conv_relu(x: Tensor, conv: nn.Conv2d, shortcut: Tensor | None = None) -> Ten
     return torch.cudnn_convolution_add_relu(x, conv.weight, shortcut, 1.0, conv.bias, *options)
 
 
-def captured(function: Callable[[], Result], warm_up: int = 3) -> Callable[[], Result]:
-    """A function of fixed tensors → its CUDA graph: the same work without waiting for Python.
+def capture_cuda_graph(function: Callable[[], Result], warm_up: int = 3) -> Callable[[], Result]:
+    """A function of fixed tensors → a function that replays it as a CUDA graph, without Python's overhead.
 
-    The result's tensors are the graph's own: each call overwrites them.
+    The result's tensors belong to the graph: each call overwrites them.
     """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # compiles kernels and picks algorithms, outside the graph
+    with torch.cuda.stream(side):  # compile kernels and choose algorithms outside the graph
         for _ in range(warm_up):
             function()
     torch.cuda.current_stream().wait_stream(side)
@@ -119,13 +113,13 @@ def captured(function: Callable[[], Result], warm_up: int = 3) -> Callable[[], R
     return replay
 
 
-def graphed(
+def cuda_graph(
     model: TransforMatcher, src: Float[Tensor, "b 3 h w"], trg: Float[Tensor, "b 3 h2 w2"]
 ) -> Callable[[Tensor, Tensor], Flow]:
     """``model`` as a CUDA graph for images of these shapes."""
     inputs = src.clone(), trg.clone()
     with torch.inference_mode():
-        replay = captured(lambda: model(*inputs))
+        replay = capture_cuda_graph(lambda: model(*inputs))
 
     def run(src: Tensor, trg: Tensor) -> Flow:
         inputs[0].copy_(src)

@@ -1,7 +1,7 @@
-"""What the kernels of all passes share: dot products, LayerNorm, position features, and how work is cut into programs.
+"""Shared by the kernels of all passes: dot products, LayerNorm, position features, and how work is split.
 
-A program keeps to one tile of target cells and walks over source cells of one pair; what it sums up (softmax-weighted
-sums, gradients of weights) it keeps in registers and writes once. Dot products run in bfloat16 on tensor cores
+A Triton program handles one tile of target cells of one pair and loops over source cells. Its sums (softmax-weighted
+sums, gradients of weights) stay in registers and are written once. Dot products run in bfloat16 on tensor cores
 (``low``) or in full float32.
 """
 
@@ -14,19 +14,19 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from transformatcher.models.fused.passes import Placement
+from transformatcher.models.fused.passes import PositionFeatures
 
 KINDS = {"none": 0, "sign": 1, "rotary": 2}
 
 
 class Tiling(NamedTuple):
-    """How a kernel's work is cut, and what its compiler is told."""
+    """How a kernel's work is split into programs, and options of its compiler."""
 
     matches: int  # in a tile
     warps: int
-    programs: int  # to aim for
-    stages: int = 3  # of a loop that loads ahead; 1: it does not
-    registers: int | None = None  # of a thread, at most: fewer let more programs share a multiprocessor
+    programs: int  # how many to aim for
+    stages: int = 3  # of software pipelining; 1: loops do not load ahead
+    registers: int | None = None  # per thread, at most; with fewer, more programs share a multiprocessor
 
 
 # Measured on an H200.
@@ -40,7 +40,7 @@ TILES = {
 
 @triton.jit
 def narrow(a, LOW: tl.constexpr):
-    """What a dot product takes: bfloat16 if ``LOW``."""
+    """Convert an operand of a dot product to bfloat16 if ``LOW``."""
     if LOW:
         a = a.to(tl.bfloat16)
     return a
@@ -72,8 +72,8 @@ def normalise_backward(grad, x_hat, rstd, D: tl.constexpr):
     return rstd * (grad - mean - x_hat * along)
 
 
-# Channels of x̂ sum to zero: the last is minus the sum of the others. The forward kernels put the 1 of [x̂, 1] in its
-# place, so that a matrix on [x̂, 1] is one dot product of D channels, without a column to add; see load_folded.
+# The channels of x̂ sum to zero, so the last is minus the sum of the others. The forward kernels replace it by the 1 of
+# [x̂, 1], so that a matrix on [x̂, 1] is one dot product of D channels, without a column to add; see load_folded.
 
 
 @triton.jit
@@ -85,7 +85,7 @@ def normalise_with_one(x, columns, EPS: tl.constexpr, D: tl.constexpr, AXIS: tl.
 
 @triton.jit
 def load_folded(row, one, columns, D: tl.constexpr):
-    """The matrix that does on such x̂ what ``row`` (its D columns) and ``one`` (the last) do on [x̂, 1]."""
+    """A matrix on [x̂, 1] (``row``: D columns, ``one``: the last) → the same map on x̂ with 1 for its last channel."""
     return tl.where(columns < D - 1, tl.load(row + columns) - tl.load(row + D - 1), tl.load(one))
 
 
@@ -98,8 +98,8 @@ def load_affine(pointer, rows, columns, D: tl.constexpr):
 
 @triton.jit
 def on_target(target_ptr, rows, k, n_trg, KIND: tl.constexpr):
-    """What position features owe to the target cells ``k``; all on one axis, ``rows`` on the other."""
-    k = tl.minimum(k, n_trg - 1)  # a tile may reach beyond the grid; the table does not
+    """The factors of position features ``rows`` that depend on the target cells ``k``."""
+    k = tl.minimum(k, n_trg - 1)  # a tile may extend beyond the grid; the table does not
     if KIND == 2:
         out = tl.load(target_ptr + rows * n_trg + k)
     elif KIND == 1:
@@ -111,7 +111,7 @@ def on_target(target_ptr, rows, k, n_trg, KIND: tl.constexpr):
 
 @triton.jit
 def on_source(source_ptr, rows, s, R: tl.constexpr, KIND: tl.constexpr):
-    """What they owe to source cell ``s``: to be multiplied with :func:`on_target`."""
+    """The factors that depend on the source cell ``s``, to be multiplied with :func:`on_target`."""
     if KIND == 2:
         out = tl.load(source_ptr + s * R + rows)
     elif KIND == 1:
@@ -122,57 +122,57 @@ def on_source(source_ptr, rows, s, R: tl.constexpr, KIND: tl.constexpr):
 
 
 def regroup(rows: Tensor, dim: int, members: int, groups: int) -> Tensor:
-    """Groups of ``members`` neighbours → the first of all groups, the second of all, …, with room for ``groups``."""
+    """Groups of ``members`` neighbours → all first members, all second members, …; padded to ``groups`` groups."""
     rows = rows.unflatten(dim, (-1, members)).transpose(dim, dim + 1)  # (…, members, groups, …)
     behind = [0, 0] * (rows.dim() - dim - 2)
     return F.pad(rows, [*behind, 0, groups - rows.shape[dim + 1]]).flatten(dim, dim + 1)
 
 
 def ungroup(rows: Tensor, dim: int, members: int, groups: int) -> Tensor:
-    """The way back, to ``groups`` groups."""
+    """The inverse of :func:`regroup`, without the padding: ``groups`` groups remain."""
     rows = rows.unflatten(dim, (members, -1)).narrow(dim + 1, 0, groups)
     return rows.transpose(dim, dim + 1).flatten(dim, dim + 1)
 
 
 class Layout:
-    """Positions as a kernel wants them: feature j of a match is ``source[its source cell, j] · target[j, its target]``.
+    """Position features for the kernels: feature j of a match is ``source[source cell, j] · target[j, target cell]``.
 
-    An angle of :class:`Placement` grows along one axis, so one of the two factors is 1.
+    An angle of :class:`PositionFeatures` grows along one axis, so one of the two factors is 1.
 
     Args:
-        place: the positions.
+        positions: how positions rotate the matches.
         device: of the matches.
-        members, groups: rotary features come in groups of ``members`` neighbours. Here, the first members of all
-            groups come first, then the second, …, so that one thread gets all of a group. There is room for ``groups``.
+        members, groups: rotary features come in groups of ``members`` neighbours. They are stored as
+            :func:`regroup` orders them, so that one thread gets all members of a group, and padded to ``groups``.
     """
 
-    def __init__(self, place: Placement, device: torch.device, members: int, groups: int) -> None:
-        hs, ws, ht, wt = place.grid
-        source, target = self._side(place, 0, hs, ws), self._side(place, 2, ht, wt)
-        if place.kind == "rotary":
+    def __init__(self, positions: PositionFeatures, device: torch.device, members: int, groups: int) -> None:
+        hs, ws, ht, wt = positions.grid
+        source, target = self._side(positions, 0, hs, ws), self._side(positions, 2, ht, wt)
+        if positions.kind == "rotary":
             source, target = (regroup(side, 0, members, groups) for side in (source, target))
         self.source, self.target = source.T.contiguous().to(device), target.contiguous().to(device)
         self.numbers = (hs * ws, ht * wt)
-        self.kind = KINDS[place.kind]
+        self.kind = KINDS[positions.kind]
 
     @staticmethod
-    def _side(place: Placement, axis: int, h: int, w: int) -> Float[Tensor, "j cells"]:
+    def _side(positions: PositionFeatures, axis: int, h: int, w: int) -> Float[Tensor, "j cells"]:
         """The factors of the cells of one image, whose rows are axis ``axis`` and whose columns the next."""
-        device = None if place.axes is None else place.axes.device
+        device = None if positions.axes is None else positions.axes.device
         y, x = torch.cartesian_prod(torch.arange(h, device=device), torch.arange(w, device=device)).T
-        if place.axes is not None:
-            table, axes = place.table(torch.float32), place.axes.repeat_interleave(2)[:, None]
+        if positions.axes is not None:
+            table, axes = positions.table(torch.float32), positions.axes.repeat_interleave(2)[:, None]
             return torch.where(axes == axis, table[:, y], torch.where(axes == axis + 1, table[:, x], 1.0))
-        return (1.0 - 2 * ((y + x) % 2) if place.kind == "sign" else torch.ones(h * w))[None]
+        return (1.0 - 2 * ((y + x) % 2) if positions.kind == "sign" else torch.ones(h * w))[None]
 
     @classmethod
-    def of(cls, place: Placement, device: torch.device, members: int, groups: int) -> "Layout":
-        """The layout of a placement, made once."""
+    def of(cls, positions: PositionFeatures, device: torch.device, members: int, groups: int) -> "Layout":
+        """The layout of these positions, from their cache after the first call."""
         key = (device, members, groups)
-        if key not in place.cache:
-            with torch.inference_mode(mode=False):  # what is kept may serve training later
-                place.cache[key] = cls(place, device, members, groups)
-        layout: Layout = place.cache[key]
+        if key not in positions.cache:
+            with torch.inference_mode(mode=False):  # cached tensors may be used in training later
+                positions.cache[key] = cls(positions, device, members, groups)
+        layout: Layout = positions.cache[key]
         return layout
 
     def launch(self, kernel: str, pairs: int) -> tuple[tuple[int, int, int], int, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Features of one layer → cosine map, as one Triton kernel: products on tensor cores, then scaled by the norms."""
+"""Features of one layer → cosine map as one Triton kernel: products on tensor cores, then division by the norms."""
 
 from typing import Any
 
@@ -102,13 +102,13 @@ class _Cosine(torch.autograd.Function):
 def cosine_map(
     src: Float[Tensor, "b c hs ws"], trg: Float[Tensor, "b c ht wt"], *, relu: bool, dtype: torch.dtype
 ) -> Float[Tensor, "b s t"]:
-    """The cosine of every source with every target cell, at or above zero if ``relu``, in ``dtype``."""
+    """Cosine similarity of every source cell with every target cell, clipped at zero if ``relu``, in ``dtype``."""
     # (b, cells, c): no copy where channels are last already
     src, trg = (_rows(f.permute(0, 2, 3, 1).flatten(1, 2)) for f in (src, trg))
     return _Cosine.apply(src, trg, relu, dtype)
 
 
 def _rows(features: Float[Tensor, "b n c"]) -> Float[Tensor, "b n c"]:
-    """Rows of channels without gaps; pairs may lie apart."""
+    """The features with the channels of a cell, and the cells of an image, next to each other in memory."""
     _, n, c = features.shape
     return features if features.stride()[1:] == (c, 1) or n == 1 else features.contiguous()

@@ -1,4 +1,7 @@
-"""``pool`` as Triton kernels: the matches are read once, and once more by the backward, which recomputes."""
+"""Matches → weighted sums of matches (``pool``) as Triton kernels.
+
+Forward reads the matches once. Backward reads them once more and recomputes the softmax weights.
+"""
 
 from typing import Any
 
@@ -8,7 +11,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from transformatcher.models.fused.passes import EPS, Placement, Tokens
+from transformatcher.models.fused.passes import EPS, PositionFeatures, Tokens
 from transformatcher.models.fused.triton_common import (
     Layout,
     dot,
@@ -37,13 +40,13 @@ def _sum_groups(a, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr):
 @triton.jit
 def _pool_kernel(
     x_ptr, score_ptr, source_ptr, target_ptr, top_ptr, total_ptr, sums_ptr, n_src, n_trg, cells,
-    D: tl.constexpr, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURN: tl.constexpr,
+    D: tl.constexpr, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, ROTATE: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one pair: running softmax, as in flash attention, with J fixed queries.
 
     Scores are a tile (J, T), so that their weights are the left side of the second dot product as they leave the
-    first. Exponents are of base 2, which the hardware knows.
+    first. Exponents are of base 2, which the hardware computes directly.
     """
     part, chunk, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     k = part * T + tl.arange(0, T)[None, :]
@@ -66,7 +69,7 @@ def _pool_kernel(
         x = narrow(normalise_with_one(x, columns[:, None], EPS, D, 0), LOW)
         by_source = on_source(source_ptr, rows, s, J, KIND)
         logit = dot(score, x, LOW)
-        if TURN:
+        if ROTATE:
             logit = tl.reshape(logit * by_source, (G, J // G, T)) * by_target
         logit = tl.sum(tl.reshape(logit, (G, J // G, T)), axis=0)  # a head's rows lie J / G apart: in one thread
         logit = tl.where(inside, logit, -float("inf"))
@@ -94,7 +97,7 @@ def _combine_kernel(
     """The chunks of one row of one pair → its weighted sums, and the logarithm of its softmax's denominator."""
     row, pair = tl.program_id(0), tl.program_id(1)
     w = tl.arange(0, W)
-    from_column = tl.where(w < D, w, D - 1)  # the sum of ones stands in the last channel's place
+    from_column = tl.where(w < D, w, D - 1)  # the sum of ones is stored as the last channel
     highest = -float("inf")
     total = 0.0
     sums = tl.zeros((W,), tl.float32)
@@ -120,7 +123,7 @@ def _combine_kernel(
 @triton.jit
 def _pool_backward_kernel(
     x_ptr, score_ptr, source_ptr, target_ptr, lse_ptr, grad_ptr, delta_ptr, dx_ptr, dscore_ptr, n_src, n_trg, cells,
-    D: tl.constexpr, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURN: tl.constexpr,
+    D: tl.constexpr, J: tl.constexpr, G: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, ROTATE: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     part, chunk, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -139,13 +142,13 @@ def _pool_backward_kernel(
         x_hat, rstd = normalise(tl.load(x_ptr + offset, mask=inside[None, :], other=0.0), EPS, D)
         features = on_source(source_ptr, rows[:, None], s, J, KIND) * by_target
         logit = dot(score, x_hat, LOW) + bias[:, None]
-        if TURN:
+        if ROTATE:
             logit = logit * features
         logit = _sum_groups(logit, J, G, T)
         p = tl.where(inside[None, :], tl.exp(logit - lse[:, None]), 0.0)
         dp = _sum_groups((dot(grad, x_hat, LOW) + grad_one[:, None]) * features, J, G, T)
         ds = p * (dp - delta[:, None])
-        if TURN:
+        if ROTATE:
             ds = ds * features
         dscore += dot(ds, tl.trans(x_hat), LOW)
         dbias += tl.sum(ds, axis=1)
@@ -158,7 +161,7 @@ def _pool_backward_kernel(
 
 class _Pool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scores: Tensor, layout: Layout, group: int, turn: bool, low: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scores: Tensor, layout: Layout, group: int, rotate: bool, low: bool) -> Tensor:
         b, d, _ = x.shape
         j = scores.shape[1]
         grid, cells, options = layout.launch("pool", b)
@@ -166,7 +169,7 @@ class _Pool(torch.autograd.Function):
         top, total = (torch.empty(b, j // group, chunks, device=x.device) for _ in range(2))
         sums = torch.empty(b, j, chunks, d, device=x.device)
         out, lse = torch.empty_like(scores), torch.empty(b, j, device=x.device)
-        constants = {"D": d, "J": j, "G": group, "KIND": layout.kind, "TURN": turn, "LOW": low, "EPS": EPS}
+        constants = {"D": d, "J": j, "G": group, "KIND": layout.kind, "ROTATE": rotate, "LOW": low, "EPS": EPS}
         _pool_kernel[grid](
             x, scores, layout.source, layout.target, top, total, sums, *layout.numbers, cells, **constants, **options
         )
@@ -182,7 +185,7 @@ class _Pool(torch.autograd.Function):
         x, scores, out, lse = ctx.saved_tensors
         (b, d, _), j, layout, group = x.shape, scores.shape[1], ctx.layout, ctx.constants["G"]
         grad = grad.contiguous()
-        # Σ_t p · dp of a head, known beforehand from its sums, as in flash attention.
+        # Σ_t p · dp of a head follows from its sums, as in flash attention.
         delta = (grad * out).sum(dim=-1).unflatten(1, (group, -1)).sum(dim=1).repeat(1, group)
         grid, cells, options = layout.launch("pool_backward", b)
         dx = torch.empty_like(x)
@@ -195,11 +198,17 @@ class _Pool(torch.autograd.Function):
 
 
 def pool(
-    x: Tokens, scores: Float[Tensor, "b j d1"], place: Placement, *, heads: int, turn_scores: bool, low: bool
+    x: Tokens,
+    scores: Float[Tensor, "b j d1"],
+    positions: PositionFeatures,
+    *,
+    heads: int,
+    rotate_scores: bool,
+    low: bool,
 ) -> Float[Tensor, "b j d1"]:
-    """:func:`transformatcher.models.fused.passes.pool`, fused."""
+    """:func:`transformatcher.models.fused.passes.pool` as Triton kernels; with ``low``, products are in bfloat16."""
     group = scores.shape[1] // heads
-    room = max(16 // group, triton.next_power_of_2(heads))  # for heads: dot products want 16 rows at least
-    layout = Layout.of(place, x.device, group, room)
-    rows = regroup(scores, 1, group, room).contiguous()
-    return ungroup(_Pool.apply(x.contiguous(), rows, layout, group, turn_scores, low), 1, group, heads)
+    slots = max(16 // group, triton.next_power_of_2(heads))  # slots for heads: dot products need at least 16 rows
+    layout = Layout.of(positions, x.device, group, slots)
+    rows = regroup(scores, 1, group, slots).contiguous()
+    return ungroup(_Pool.apply(x.contiguous(), rows, layout, group, rotate_scores, low), 1, group, heads)

@@ -1,4 +1,7 @@
-"""``update`` as Triton kernels: the matches are read and written once; the backward recomputes the block's inside."""
+"""Matches → matches (``update``) as Triton kernels.
+
+Forward reads and writes the matches once. Backward recomputes everything in between.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from transformatcher.models.fused.passes import EPS, Ffn, Placement, Tokens, Turned, perpendicular
+from transformatcher.models.fused.passes import EPS, Ffn, PositionFeatures, RotatedTerm, Tokens, perpendicular
 from transformatcher.models.fused.triton_common import (
     Layout,
     dot,
@@ -26,7 +29,7 @@ from transformatcher.models.fused.triton_common import (
 
 @triton.jit
 def _gelu(x, LOW: tl.constexpr):
-    """x Φ(x). If low, Φ = 1/2 + x · polynomial(x²), clipped: wrong by 1.7e-4, which bfloat16 would not show."""
+    """x Φ(x). If low, Φ = 1/2 + x · polynomial(x²), clipped: off by at most 1.7e-4, less than bfloat16 resolves."""
     if LOW:
         u = x * x
         p = 2.45030588e-8 * u - 1.6844667e-6
@@ -35,7 +38,7 @@ def _gelu(x, LOW: tl.constexpr):
         p = p * u + 8.84564388e-3
         p = p * u - 6.47284691e-2
         p = p * u + 0.397990623
-        phi = tl.minimum(tl.maximum(0.5 + x * p, 0.0), 1.0)  # one instruction with the sum before it
+        phi = tl.minimum(tl.maximum(0.5 + x * p, 0.0), 1.0)  # fused with the sum into one instruction
     else:
         phi = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
     return x * phi
@@ -50,10 +53,10 @@ def _gelu_slope(x):
 def _update_kernel(
     x_ptr, linear_ptr, inner_ptr, out_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, source_ptr, target_ptr, y_ptr,
     n_src, n_trg, cells,
-    D: tl.constexpr, E: tl.constexpr, H: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURNED: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, H: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, ROTATED: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """Matches are the rows of all tiles: what leaves a dot product is the left side of the next as it stands."""
+    """Matches are the rows of all tiles, so that the result of a dot product is the left operand of the next one."""
     part, chunk, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     k = part * T + tl.arange(0, T)[:, None]
     inside = k < n_trg
@@ -64,8 +67,8 @@ def _update_kernel(
     w1 = narrow(load_folded(w1_ptr + hidden[None, :] * D, b1_ptr + hidden[None, :], row, D), LOW)
     w2 = narrow(tl.load(w2_ptr + columns[None, :] * H + hidden[:, None]), LOW)
     b2 = tl.load(b2_ptr + columns[None, :])
-    if TURNED:
-        if KIND == 2:  # each plane is turned, with the first row of all planes in one matrix, the second in another
+    if ROTATED:
+        if KIND == 2:  # rotate each plane; one matrix holds the first row of all planes, another the second
             at = inner_ptr + 2 * planes[None, :] * (D + 1)
             inner = narrow(load_folded(at, at + D, row, D), LOW)
             inner1 = narrow(load_folded(at + D + 1, at + 2 * D + 1, row, D), LOW)
@@ -83,7 +86,7 @@ def _update_kernel(
         x = tl.load(x_ptr + offset + s * n_trg, mask=inside, other=0.0)
         x_hat = narrow(normalise_with_one(x, columns[None, :], EPS, D, 1), LOW)
         x = dot(x_hat, linear, LOW, x)
-        if TURNED:
+        if ROTATED:
             value = dot(x_hat, inner, LOW)
             if KIND == 2:
                 value1 = dot(x_hat, inner1, LOW)
@@ -102,7 +105,7 @@ def _update_kernel(
 def _update_backward_kernel(
     x_ptr, linear_ptr, inner_ptr, perp_ptr, out_ptr, w1_ptr, b1_ptr, w2_ptr, source_ptr, target_ptr,
     dy_ptr, dx_ptr, dlinear_ptr, dinner_ptr, dperp_ptr, dout_ptr, dw1_ptr, dw2_ptr, db2_ptr, n_src, n_trg, cells,
-    D: tl.constexpr, E: tl.constexpr, H: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, TURNED: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, H: tl.constexpr, T: tl.constexpr, KIND: tl.constexpr, ROTATED: tl.constexpr,
     LOW: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     part, chunk, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -120,7 +123,7 @@ def _update_backward_kernel(
     db1 = tl.zeros((H,), tl.float32)
     dw2 = tl.zeros((D, H), tl.float32)
     db2 = tl.zeros((D,), tl.float32)
-    if TURNED:
+    if ROTATED:
         inner, inner_one = load_affine(inner_ptr, rows, columns, D)
         perp, perp_one = load_affine(perp_ptr, rows, columns, D)
         out = tl.load(out_ptr + columns[:, None] * E + rows[None, :])
@@ -138,15 +141,15 @@ def _update_backward_kernel(
         dx = tl.load(dy_ptr + offset, mask=inside[None, :], other=0.0)
         x_hat, rstd = normalise(x, EPS, D)
         x += dot(linear, x_hat, LOW) + linear_one[:, None]
-        if TURNED:
-            turned = dot(inner, x_hat, LOW) + inner_one[:, None]
+        if ROTATED:
+            rotated = dot(inner, x_hat, LOW) + inner_one[:, None]
             cos = on_source(source_ptr, plane, s, E, KIND) * cos_target  # or signs
             if KIND == 2:
                 sin = on_source(source_ptr, plane + E // 2, s, E, KIND) * sin_target
-                turned = cos * turned + sin * (dot(perp, x_hat, LOW) + perp_one[:, None])
-                x += dot(out, turned, LOW)
+                rotated = cos * rotated + sin * (dot(perp, x_hat, LOW) + perp_one[:, None])
+                x += dot(out, rotated, LOW)
             else:
-                x += cos * turned
+                x += cos * rotated
         # the MLP
         x_hat1, rstd1 = normalise(x, EPS, D)
         before = dot(w1, x_hat1, LOW) + b1[:, None]
@@ -160,15 +163,15 @@ def _update_backward_kernel(
         dlinear += dot(dx, tl.trans(x_hat), LOW)
         dlinear_one += tl.sum(dx, axis=1)
         dx_hat = dot(tl.trans(linear), dx, LOW)
-        if TURNED:
+        if ROTATED:
             if KIND == 2:
-                dout += dot(dx, tl.trans(turned), LOW)
-                dturned = dot(tl.trans(out), dx, LOW)
-                dsin = sin * dturned
+                dout += dot(dx, tl.trans(rotated), LOW)
+                drotated = dot(tl.trans(out), dx, LOW)
+                dsin = sin * drotated
                 dperp += dot(dsin, tl.trans(x_hat), LOW)
                 dperp_one += tl.sum(dsin, axis=1)
                 dx_hat += dot(tl.trans(perp), dsin, LOW)
-                dcos = cos * dturned
+                dcos = cos * drotated
             else:
                 dcos = cos * dx
             dinner += dot(dcos, tl.trans(x_hat), LOW)
@@ -185,7 +188,7 @@ def _update_backward_kernel(
     tl.store(at + D, db1)
     tl.store(dw2_ptr + (program * D + columns)[:, None] * H + hidden[None, :], dw2)
     tl.store(db2_ptr + program * D + columns, db2)
-    if TURNED:
+    if ROTATED:
         at = dinner_ptr + (program * E + rows) * (D + 1)
         tl.store(at[:, None] + columns[None, :], dinner)
         tl.store(at + D, dinner_one)
@@ -200,13 +203,13 @@ class _Update(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, linear: Tensor, inner: Tensor, out: Tensor,
-        w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, layout: Layout, turned: bool, low: bool,
+        w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, layout: Layout, rotated: bool, low: bool,
     ) -> Tensor:  # fmt: skip
         b, d, _ = x.shape
         grid, cells, options = layout.launch("update", b)
         y = torch.empty_like(x)
         widths = {"D": d, "E": len(inner), "H": len(w1)}
-        constants = {**widths, "KIND": layout.kind, "TURNED": turned, "LOW": low, "EPS": EPS}
+        constants = {**widths, "KIND": layout.kind, "ROTATED": rotated, "LOW": low, "EPS": EPS}
         weights = (linear, inner, out, w1, b1, w2, b2)
         _update_kernel[grid](
             x, *weights, layout.source, layout.target, y, *layout.numbers, cells, **constants, **options
@@ -231,7 +234,7 @@ class _Update(torch.autograd.Function):
             dx, dlinear, dinner, dperp, dout, dw1, dw2, db2, *layout.numbers, cells, **ctx.constants, **options,
         )  # fmt: skip
         dw1 = dw1.sum(dim=(0, 1))
-        # Turned back by a quarter, which is minus forth: the gradient of what was turned.
+        # The gradient of a rotation by 90° is a rotation by -90°, which is minus a rotation by 90°.
         dinner = dinner.sum(dim=(0, 1)) - perpendicular(dperp.sum(dim=(0, 1)))
         return (
             dx, dlinear.sum(dim=1), dinner, dout.sum(dim=(0, 1)),
@@ -240,15 +243,21 @@ class _Update(torch.autograd.Function):
 
 
 def update(
-    x: Tokens, linear: Float[Tensor, "b d d1"], place: Placement, turned: Turned | None, ffn: Ffn, *, low: bool
+    x: Tokens,
+    linear: Float[Tensor, "b d d1"],
+    positions: PositionFeatures,
+    rotated: RotatedTerm | None,
+    ffn: Ffn,
+    *,
+    low: bool,
 ) -> Tokens:
-    """:func:`transformatcher.models.fused.passes.update`, fused."""
-    inner, out = (x.new_zeros(32, 1),) * 2 if turned is None else (turned.inner, turned.out)
-    room = max(16, triton.next_power_of_2(len(inner) // 2))  # for planes: dot products want 16 rows at least
-    if turned is not None and place.kind == "rotary" and len(inner) < 2 * room:
-        inner, out = F.pad(inner, (0, 0, 0, 2 * room - len(inner))), F.pad(out, (0, 2 * room - len(inner)))
+    """:func:`transformatcher.models.fused.passes.update` as Triton kernels; with ``low``, products are in bfloat16."""
+    inner, out = (x.new_zeros(32, 1),) * 2 if rotated is None else (rotated.inner, rotated.out)
+    slots = max(16, triton.next_power_of_2(len(inner) // 2))  # slots for planes: dot products need at least 16 rows
+    if rotated is not None and positions.kind == "rotary" and len(inner) < 2 * slots:
+        inner, out = F.pad(inner, (0, 0, 0, 2 * slots - len(inner))), F.pad(out, (0, 2 * slots - len(inner)))
     weights = (inner, out, ffn.weight1, ffn.bias1, ffn.weight2, ffn.bias2)
     return _Update.apply(
         x.contiguous(), linear.contiguous(), *(w.contiguous() for w in weights),
-        Layout.of(place, x.device, 2, room), turned is not None, low,
+        Layout.of(positions, x.device, 2, slots), rotated is not None, low,
     )  # fmt: skip
