@@ -19,11 +19,9 @@ COPIES = "repository"  # the folder of the site for files that lie outside docs/
 # Sections of the README that are pages of their own here; its other sections have no link on the site.
 README = {
     "": "index.md",
-    "install-and-try": "index.md#install",
-    "measuring-which-pck": "pck.md",
+    "install": "index.md#install",
+    "results": "results.md",
     "speed": "speed.md",
-    "training": "own-keypoints.md",
-    "data-that-is-understood": "own-keypoints.md#the-file",
 }
 LINK = re.compile(r"(\]\()([^)\s]+)((?:\s+\"[^\"]*\")?\))")
 FENCED = re.compile(r"(^(`{3,})[^\n]*\n.*?^\2[ ]*$)", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""The command's parser, the config dataclasses, the README → docs/cli.md, docs/config.md, docs/speed.md.
+"""The command's parser, the config dataclasses → docs/cli.md, docs/config.md.
 
 Usage: python docs/make/reference.py; tests/test_docs.py fails while what it would write differs from what is there.
 """
@@ -22,7 +22,6 @@ from transformatcher.config.check import describe, fields_of, limits
 from transformatcher.run_folder import flatten
 
 DOCS = Path(__file__).parents[1]
-README = DOCS.parent / "README.md"
 MADE = "<!-- Made by docs/make/reference.py; change what it is made from instead. -->"
 
 
@@ -164,24 +163,6 @@ def _settings(keys: Mapping[str, Any]) -> str:
     return ", ".join(f"`{key} = {value}`" for key, value in flatten(keys).items()) or "the defaults above"
 
 
-# ---------------------------------------------------------------- speed
-
-
-def speed_page() -> str:
-    """The README's section on speed, whose numbers have one home."""
-    section = README.read_text(encoding="utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
-    assert section, "the README has no section on speed"
-
-    def moved(link: re.Match[str]) -> str:
-        path = link[1]
-        if "://" in path or path.startswith("#"):
-            return link[0]
-        return f"]({path.removeprefix('docs/')})" if path.startswith("docs/") else f"](../{path})"
-
-    text = re.sub(r"\]\(([^)]+)\)", moved, section)
-    return f"# Speed\n\n{MADE}\n{text.rstrip()}\n"
-
-
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(
@@ -189,7 +170,7 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     )
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"cli.md": cli_page, "config.md": config_page, "speed.md": speed_page}
+PAGES: Mapping[str, Callable[[], str]] = {"cli.md": cli_page, "config.md": config_page}
 
 
 def main() -> int:
