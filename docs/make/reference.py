@@ -5,7 +5,6 @@ Usage: python docs/make/reference.py; tests/test_docs.py fails while what it wou
 
 import argparse
 import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
