@@ -47,8 +47,9 @@ def cli_page() -> str:
         for group in command._action_groups:
             actions = [action for action in group._group_actions if action.dest != "help"]
             if actions:
-                title = str(group.title).removeprefix("positional ")
+                title = str(group.title)
                 rows = [(f"`{argument_text(action)}`", _meaning(action, command)) for action in actions]
+                lines += [str(group.description)] * bool(group.description)
                 lines.append(_table((title, "meaning"), rows))
         if command.epilog:
             lines.append(f"```text\n{textwrap.dedent(command.epilog.removeprefix(EXAMPLES))}\n```")

@@ -59,14 +59,14 @@ def next_steps(out: Path) -> str:
 
 
 def program_name() -> str:
-    """How this program can be called from the same terminal: ``transformatcher`` only if that is found there."""
+    """How to call this program from the same terminal: ``transformatcher`` only if the shell finds it."""
     found = shutil.which("transformatcher")
-    beside = Path(sys.executable).parent / "transformatcher"  # a virtual environment that is not activated
-    if found is not None and (not beside.exists() or Path(found).samefile(beside)):
+    own = shutil.which("transformatcher", path=str(Path(sys.executable).parent))  # a virtual environment's
+    if found is not None and (own is None or Path(found).samefile(own)):
         return "transformatcher"
-    if not beside.exists():
-        return f"{shlex.quote(_relative(Path(sys.executable)))} -m transformatcher"
-    return shlex.quote(_relative(beside))
+    if own is not None:
+        return shlex.quote(_relative(Path(own)))
+    return f"{shlex.quote(_relative(Path(sys.executable)))} -m transformatcher"
 
 
 def _relative(path: Path) -> str:

@@ -73,14 +73,14 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"transformatcher {__version__}")
     parser.set_defaults(command=None, parser=parser)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers()
     groups: dict[str, argparse._SubParsersAction[Parser]] = {}
     for words, summary, module in COMMANDS:
         group, _, name = words.rpartition(" ")
         if group and group not in groups:
             child = commands.add_parser(group, help=GROUPS[group], description=f"{GROUPS[group].capitalize()}.")
             child.set_defaults(parser=child)
-            groups[group] = child.add_subparsers(title="commands", metavar="COMMAND")
+            groups[group] = child.add_subparsers()
         command = (groups[group] if group else commands).add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )

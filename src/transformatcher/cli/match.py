@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_photos(parser, targets="+")
     pictures = parser.add_argument_group(
-        "pictures and results (of several targets, PICTURE names a folder; a picture there is called SOURCE-TARGET.png)"
+        "pictures", "With several targets, PICTURE names a folder; the pictures in it are called SOURCE-TARGET.png."
     )
     pictures.add_argument(
         "--keypoints",

@@ -24,6 +24,7 @@ LIMIT_HELP = f"N pairs only, evenly spaced in the list (coco draws N, or {DRAWN_
 SEED = number(int, 0, 2**32 - 1)
 ALPHA = number(float, 0.0001, 1)
 COUNT = number(int, 1, 10_000)
+MODEL_GROUP = "Without these options, the model that comes with the package is used."
 
 
 def add_photos(parser: argparse.ArgumentParser, *, targets: str | None = None) -> None:
@@ -47,7 +48,7 @@ def add_data(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The group "model": which weights and settings."""
-    group = parser.add_argument_group("model (without these: the one that comes with the package)")
+    group = parser.add_argument_group("model", MODEL_GROUP)
     group.add_argument("--weights", metavar="DIR", help="a checkpoint folder, or owner/name on the Hugging Face hub")
     _add_settings(group)
     group.add_argument(
@@ -67,7 +68,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_checkpoint(parser: argparse.ArgumentParser, *, settings: bool = False) -> None:
     """The group "model" of commands that take trained models only: --weights, perhaps --set."""
-    group = parser.add_argument_group("model (without these: the one that comes with the package)")
+    group = parser.add_argument_group("model", MODEL_GROUP)
     group.add_argument("--weights", metavar="DIR", help="a checkpoint folder")
     if settings:
         _add_settings(group)

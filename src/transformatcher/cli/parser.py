@@ -13,6 +13,13 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
+        self._action_max_length = 16  # room for the longest command; argparse forgets that commands are indented
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        if isinstance(action, argparse._SubParsersAction):
+            return text.partition("\n")[2]  # the commands alone, without a line that says COMMAND
+        return text
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(EXAMPLES):
@@ -25,6 +32,12 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **kwargs})
+        self._positionals.title = "arguments"
+
+    def add_subparsers(self, **kwargs: Any) -> Any:
+        """As argparse does, under the heading "commands"."""
+        self._positionals.title = "commands"
+        return super().add_subparsers(**{"metavar": "COMMAND", **kwargs})
 
     def format_usage(self) -> str:
         """The usage in one line: files, required options, and a placeholder for the others."""
@@ -49,8 +62,12 @@ class Parser(argparse.ArgumentParser):
         self._check_option_names(args or ())
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unexpected argument: {unknown[0]}; files and folders go before the options")
+            hint = "; files and folders go before the options" if self._takes_files() else ""
+            self.error(f"unexpected argument: {unknown[0]}{hint}")
         return found, unknown
+
+    def _takes_files(self) -> bool:
+        return any(not action.option_strings for action in self._actions)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage, one sentence and where to find help; exit with code 2."""

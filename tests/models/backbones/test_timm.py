@@ -335,7 +335,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("backbone", "message"),
         [
-            ("resnet5", "or timm:NAME; did you mean resnet50?"),
+            ("resnet5", "or timm:NAME; did you mean 'resnet50'?"),
             ("timm:", "'timm:' is none of resnet50"),
             ("vgg", "none of"),
         ],

@@ -1,0 +1,149 @@
+"""``eval``: predictions, scores, plots, and the sentence that a mistake gets."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.command import run
+from safetensors.torch import save_file
+
+from transformatcher.config import model_config
+from transformatcher.inference.checkpoint import save_checkpoint
+from transformatcher.models.backbones.resnet import ResNetFeatures
+from transformatcher.models.build import build_matcher
+from transformatcher.run_folder import read_arguments
+
+
+def test_a_split_of_coco(coco_root: Path, tmp_path: Path, raw, capsys):
+    """The official layout, where the split says which file is read."""
+    official, out = tmp_path / "official", tmp_path / "out"
+    (official / "annotations").mkdir(parents=True)
+    (coco_root / "annotations.json").rename(official / "annotations" / "person_keypoints_val2017.json")
+    (coco_root / "images").rename(official / "val2017")
+    arguments = ["--benchmark", "coco", "--root", official, "--split", "val", "--limit", 2]
+    assert run("eval", *arguments, "--out", out, *raw) == 0
+    assert read_arguments(out)["split"] == "val"
+    assert run("analyse", "failures", out, "--root", official, "--out", tmp_path / "failures.html") == 0
+    capsys.readouterr()
+
+
+def test_writes_predictions_scores_and_plot(spair_root: Path, tmp_path: Path, raw, capsys):
+    out = tmp_path / "out"
+    assert run("eval", "--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", out, *raw) == 0
+    printed = capsys.readouterr().out
+    assert "2 pairs, 4 points" in printed
+    assert "truncation: hard" in printed
+    scores = json.loads((out / "scores.json").read_text())
+    assert set(scores) == {"n_pairs", "n_points", "frame", "pck", "per_category", "difficulty"}
+    assert set(scores["pck"]) == {"img", "bbox", "bbox-kp", "bbox-padded"}
+    assert set(scores["pck"]["bbox"]["0.1"]) == {"per_pair", "per_point", "ci95"}
+    assert len((out / "predictions.jsonl").read_text().splitlines()) == 2
+    assert (out / "scores.png").stat().st_size > 10_000
+
+
+def test_pictures_of_the_worst_and_the_best_pairs(pascal_root: Path, tmp_path: Path, raw, capsys):
+    rows = [f"JPEGImages/{a}.jpg,JPEGImages/{b}.jpg,8,{flip}" for a, b, flip in ("ab0", "ba0", "ab1")]
+    (pascal_root / "trn_pairs.csv").write_text("\n".join(["source_image,target_image,class,flip", *rows, ""]))
+    out = tmp_path / "out"
+    arguments = ["--benchmark", "pfpascal", "--root", pascal_root, "--split", "trn", "--out", out, *raw]
+    assert run("eval", *arguments, "--draw", 1) == 0
+    assert f"pictures: {out / 'pictures'}" in capsys.readouterr().out
+    words = [path.name[:8] for path in sorted((out / "pictures").iterdir())]
+    assert words == ["best-01-", "worst-01"]
+    assert run("eval", *arguments, "--draw", 9, "--frame", "original") == 0  # all three, none of them twice
+    names = sorted(path.name for path in (out / "pictures").iterdir())
+    assert [name[:9] for name in names] == ["worst-01-", "worst-02-", "worst-03-"]
+    assert all(path.stat().st_size > 10_000 for path in (out / "pictures").iterdir())
+
+
+@pytest.mark.parametrize("benchmark", ["pfpascal", "pfwillow", "coco"])
+def test_every_benchmark(benchmark, pascal_root, willow_root, coco_root, tmp_path: Path, raw):
+    root = {"pfpascal": pascal_root, "pfwillow": willow_root, "coco": coco_root}[benchmark]
+    arguments = ["--benchmark", benchmark, "--root", root, "--out", tmp_path / "out", "--limit", 3]
+    assert run("eval", *arguments, *raw) == 0
+
+
+def test_a_seed_of_pairs_is_kept(coco_root, willow_root, tmp_path: Path, raw):
+    for benchmark, root, seed, kept in (("coco", coco_root, 3, 3), ("coco", coco_root, 0, 0),
+                                        ("pfwillow", willow_root, 3, None)):  # fmt: skip
+        out = tmp_path / f"{benchmark}-{seed}"
+        assert run("eval", "--benchmark", benchmark, "--root", root, "--out", out, "--seed", seed, *raw) == 0
+        assert read_arguments(out)["seed"] == kept
+
+
+def test_settings_from_a_file(willow_root: Path, tmp_path: Path, raw, capsys):
+    config = tmp_path / "raw.toml"
+    config.write_text("[model]\nimage_size = [96, 64]\nstages = [3]\n")
+    arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--out", tmp_path / "out", *raw[:-4]]
+    assert run("eval", *arguments, "--config", config) == 0
+    assert read_arguments(tmp_path / "out")["model"]["image_size"] == [96, 64]
+    config.write_text("[model]\nimage_sise = 3\n")
+    assert run("eval", *arguments, "--config", config) == 2
+    assert "raw.toml: unknown key 'image_sise'; did you mean 'image_size'?" in capsys.readouterr().err
+
+
+def test_other_weights_are_another_run(willow_root: Path, tmp_path: Path, raw, backbone_file, capsys):
+    arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--out", tmp_path / "out", *raw]
+    assert run("eval", *arguments) == 0
+    save_file(ResNetFeatures("resnet50_v1").state_dict(), backbone_file)  # the same file, trained further
+    assert run("eval", *arguments) == 2
+    assert "differs in weights_hash (" in capsys.readouterr().err
+
+
+def test_checkpoint(willow_root: Path, tmp_path: Path):
+    settings = {"backbone": "resnet50", "stages": [3], "match2match.depth": 1, "image_size": 64}
+    settings |= {"sampler": "bilinear"}
+    config = model_config(settings)
+    save_checkpoint(tmp_path / "model", build_matcher(config), config)
+    arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--weights", tmp_path / "model"]
+    assert run("eval", *arguments, "--out", tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--root", "nowhere"], "nowhere: no such folder"),
+        (["--weights", "nowhere"], "nowhere: no such checkpoint"),
+        (["--refiner", "none"], "--refiner none needs --backbone-weights"),
+        (["--set", "match2match.depth=3"], "depth is fixed by its training; what can be changed is"),
+        (["--backbone-weights", "x.safetensors"], "go with --refiner none"),
+        (["RAW", "--split", "tst"], "split 'tst' is none of trn, val, test"),
+        (["RAW", "--split", "trn"], "trn.txt: no such list of pairs"),
+        (["RAW", "--set", "sampelr=soft"], "unknown key 'sampelr'; did you mean 'sampler'?"),
+        (["RAW", "--frame", "wide"], "frame 'wide': expected"),
+        (["RAW", "--device", "tpu9"], "choose auto"),
+        (["RAW", "--device", "meta"], "torch cannot use it here"),
+        (["RAW", "--weights", "x"], "--weights brings its own refiner"),
+        (["RAW", "--set", "refiner=match2match"], "leave 'refiner' out of the settings"),
+        (["RAW", "--set", "variant=paper"], "leave 'variant' out of the settings"),
+        (["RAW", "--out", ""], "--out is empty"),
+        (["--refiner", "none", "--backbone-weights", "gone.safetensors"], "gone.safetensors: no such weights file"),
+    ],
+)
+def test_mistakes(spair_root: Path, tmp_path: Path, raw, capsys, arguments, message):
+    out = tmp_path / "out"
+    given = [part for argument in arguments for part in (raw if argument == "RAW" else [argument])]
+    if "--root" in given and "--refiner" not in given:
+        given += raw
+    defaults = ["--benchmark", "spair", "--root", str(spair_root), "--split", "val", "--out", str(out)]
+    assert run("eval", *defaults, *given) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith("transformatcher eval: ")
+    assert "Traceback" not in captured.err
+    assert not (out / "scores.json").exists()
+
+
+def test_image_that_does_not_decode(spair_root: Path, tmp_path: Path, raw, capsys):
+    (spair_root / "JPEGImages" / "cat" / "b.jpg").write_bytes(b"garbage")
+    arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "out"]
+    assert run("eval", *arguments, *raw) == 2
+    assert "b.jpg: not an image that can be decoded" in capsys.readouterr().err
+
+
+def test_unwritable_folder(spair_root: Path, tmp_path: Path, raw, capsys):
+    (tmp_path / "file").write_text("")
+    arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "file" / "x"]
+    assert run("eval", *arguments, *raw) == 2
+    assert "cannot be made a folder" in capsys.readouterr().err
+    assert run("eval", *arguments[:-1], tmp_path / "file", "--overwrite", *raw) == 2
