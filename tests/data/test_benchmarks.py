@@ -99,8 +99,24 @@ def load_toy(root: Path, split: str = "test", *, on_problem=raise_problem) -> li
     return [ImagePair(name, name, *images, points, points, np.ones(2, dtype=bool), box, box) for name in ("cat", "cow")]
 
 
+TOY = """
+from transformatcher.data.benchmarks import BENCHMARKS, Benchmark
+BENCHMARKS["toy"] = Benchmark("toy", "Toy-2", "toy:load_toy", "objects", "img", "nobody, never")
+from transformatcher.config import run_config
+item = {"benchmark": "toy", "folder": "Toy-2"}
+print(run_config({"data": {"train": [item], "validate": [item], "pairs_per_epoch": 8}}).data.train[0].benchmark)
+run_config({"data": {"train": [item], "validate": [item]}})
+"""
+
+
+def test_a_config_takes_every_recorded_benchmark():
+    done = subprocess.run([sys.executable, "-c", TOY], capture_output=True, text=True, check=False)
+    assert done.stdout == "toy\n"
+    assert "data.pairs_per_epoch: must be given" in done.stderr  # as for all benchmarks of annotated objects
+
+
 def test_a_new_benchmark_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """A loader and a record: every command, table and config knows the benchmark."""
+    """A loader and a record: every command and table knows the benchmark."""
     record = Benchmark(
         name="toy", title="Toy-2", loader=f"{__name__}:load_toy", content="pairs", pck_threshold="bbox-kp",
         pair_lists="*.png", n_pairs={"trn": 2, "test": 2}, citation="nobody, never",

@@ -1,12 +1,18 @@
 """The keys of [data] and [train] → DataConfig and TrainConfig; with a model, all of a training run."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 from pydantic.dataclasses import dataclass
 
 from transformatcher.config.check import CHECKED, broken_rule
 from transformatcher.config.model import ModelConfig
+from transformatcher.data.benchmarks import BENCHMARKS
+
+if TYPE_CHECKING:
+    BenchmarkName = str
+else:
+    BenchmarkName = Literal[tuple(BENCHMARKS)]
 
 Alpha = Annotated[StrictFloat, Field(gt=0, le=1)]
 
@@ -15,9 +21,7 @@ Alpha = Annotated[StrictFloat, Field(gt=0, le=1)]
 class PairSet:
     """A split of a benchmark."""
 
-    benchmark: Literal["spair", "pfpascal", "pfwillow", "coco"] = Field(
-        description="the layout of the folder; `coco` for your own data"
-    )
+    benchmark: BenchmarkName = Field(description="the layout of the folder; `coco` for your own data")
     folder: StrictStr = Field(description="in `root`")
     split: StrictStr = Field(default="trn", description="`trn`, `val` or `test`")
 
@@ -33,7 +37,10 @@ class PairSource(PairSet):
         default=False, description="training: pair each object with itself, by random points in two crops"
     )
     limit: StrictInt | None = Field(
-        default=None, ge=1, le=10**9, description="only the first pairs of the list; validation on coco: how many"
+        default=None,
+        ge=1,
+        le=10**9,
+        description="only so many pairs, evenly spaced in the list; validation on coco: how many",
     )
 
 
@@ -86,7 +93,7 @@ class DataConfig:
         for key in ("train", "validate"):
             if not getattr(self, key):
                 raise broken_rule(self, key, "name at least one source of pairs")
-        endless = any(item.benchmark == "coco" or item.self_pairs for item in self.train)
+        endless = any(BENCHMARKS[item.benchmark].content == "objects" or item.self_pairs for item in self.train)
         if endless and self.pairs_per_epoch is None:
             rule = "must be given, because a source with coco or self_pairs has no end"
             raise broken_rule(self, "pairs_per_epoch", rule)
