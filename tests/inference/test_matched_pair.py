@@ -10,7 +10,8 @@ from PIL import Image
 from transformatcher.errors import InputError
 from transformatcher.inference.calibration import Calibration
 from transformatcher.inference.matcher import Matcher
-from transformatcher.viz.pictures import draw_matches, save_figure
+from transformatcher.viz.matches import draw_matches
+from transformatcher.viz.pictures import save_figure
 
 
 class TestResult:

@@ -1,109 +1,26 @@
-"""Pictures: what is drawn is what was found or measured, at any size of image."""
+"""Pictures of errors, flow, heat maps and warps: what is drawn is what was measured, at any size of image."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from helpers.rendered import colour_at, marks_at, near, plain, rendered, some_matches, words
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, ConnectionPatch, Ellipse
+from matplotlib.patches import Circle, Ellipse
 
 from transformatcher.errors import InputError
-from transformatcher.schema import Matches
+from transformatcher.viz.canvas import QUALITATIVE
+from transformatcher.viz.matches import draw_matches
 from transformatcher.viz.pictures import (
-    QUALITATIVE,
     draw_errors,
     draw_flow,
     draw_heatmap,
-    draw_matches,
     draw_warp,
     position_colours,
     save_figure,
 )
-
-YELLOW, NAVY = (254, 232, 56), (0, 34, 78)  # the ends of cividis
-
-
-def plain(h: int, w: int, value: int = 120) -> np.ndarray:
-    return np.full((h, w, 3), value, dtype=np.uint8)
-
-
-@lru_cache(maxsize=4)
-def rendered(figure: Figure) -> np.ndarray:
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3]
-
-
-def colour_at(
-    figure: Figure, axis: Axes, point: tuple[float, float], shift: tuple[float, float] = (0, 0)
-) -> np.ndarray:
-    """Of the rendered figure, at a point of an image, moved by some pixels of the figure (x, y upwards)."""
-    picture = rendered(figure)
-    x, y = axis.transData.transform(point) + shift
-    return picture[int(picture.shape[0] - y), int(x)].astype(int)
-
-
-def near(colour: np.ndarray, expected: tuple[float, ...], tolerance: int = 12) -> bool:
-    return bool(np.abs(colour - np.array(expected)).max() <= tolerance)
-
-
-def some_matches(src: np.ndarray, trg: np.ndarray, confidence: list[float]) -> Matches:
-    shares = np.stack([np.linspace(0.2, 0.8, len(confidence)), np.linspace(0.3, 0.7, len(confidence))], axis=1)
-    sides = [np.array([image.shape[1], image.shape[0]]) for image in (src, trg)]
-    return Matches(shares * sides[0], shares * sides[1], np.array(confidence))
-
-
-def lines_of(figure: Figure) -> list[ConnectionPatch]:
-    return [artist for artist in figure.artists + figure.patches if isinstance(artist, ConnectionPatch)]
-
-
-def words(figure: Figure) -> str:
-    texts = [text for legend in figure.legends for text in legend.get_texts()]
-    return " | ".join(text.get_text() for text in texts + figure.texts)
-
-
-def test_matches_are_coloured_on_the_scale_of_their_kind():
-    src, trg = plain(100, 150), plain(80, 60)
-    matches = some_matches(src, trg, [0.0, 0.25, 0.5])
-    for calibrated, label, end in ((True, "confidence", 1.0), (False, "sharpness of the match", 0.475)):
-        figure = draw_matches(src, trg, matches, "title", calibrated=calibrated)
-        left, right, bar = figure.axes
-        assert bar.get_xlabel() == label
-        assert bar.get_xlim()[1] == pytest.approx(end)  # absolute, or the 95th percentile
-        assert len(lines_of(figure)) == 3
-        for axis, points in ((left, matches.keypoints0), (right, matches.keypoints1)):
-            assert near(colour_at(figure, axis, tuple(points[0]), (-4, 0)), NAVY)  # beside the number, within the rim
-        surest = colour_at(figure, right, tuple(matches.keypoints1[2]), (-4, 0))
-        assert near(surest, YELLOW) == (not calibrated)
-
-
-def test_less_sure_than_the_threshold_is_no_match():
-    src, trg = plain(100, 150), plain(80, 60)
-    matches = some_matches(src, trg, [0.9, 0.1, 0.3])
-    figure = draw_matches(src, trg, matches, calibrated=True, threshold=0.3)
-    left, right = figure.axes[:2]
-    assert len(lines_of(figure)) == 2
-    assert "no match: 1 of 3 under 0.3" in words(figure)
-    lost0, lost1 = tuple(matches.keypoints0[1]), tuple(matches.keypoints1[1])
-    rims = [c for c in left.collections if tuple(c.get_offsets()[0]) == lost0]
-    assert len(rims) == 2
-    assert not any(np.asarray(c.get_facecolor())[:, 3:].any() for c in rims)  # hollow: the photo shows
-    x, y = left.transData.transform(lost0).astype(int)
-    picture = rendered(figure)
-    assert picture[-y - 12 : -y + 12, x - 12 : x + 12].min() < 20  # with a rim, black and white
-    assert picture[-y - 12 : -y + 12, x - 12 : x + 12].max() > 240
-    assert near(colour_at(figure, right, lost1), (120, 120, 120))
-
-
-def test_many_or_no_matches():
-    src = plain(90, 90)
-    assert len(lines_of(draw_matches(src, src, some_matches(src, src, [0.5] * 40)))) == 40
-    rendered(draw_matches(src, src, Matches(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0)), threshold=0.5))
 
 
 def test_errors_join_prediction_and_truth_in_the_keypoints_colour():
@@ -135,9 +52,9 @@ def test_errors_join_prediction_and_truth_in_the_keypoints_colour():
 
 def test_more_keypoints_than_colours_change_shape():
     points = np.stack([np.linspace(5, 95, 10), np.linspace(5, 95, 10)], axis=1)
-    axis = draw_errors(plain(100, 100), plain(100, 100), points, points, points).axes[0]
-    shapes = [len(collection.get_paths()[0].vertices) for collection in axis.collections]
-    assert shapes[0] != shapes[7]
+    figure = draw_errors(plain(100, 100), plain(100, 100), points, points, points)
+    shapes = [marks_at(figure, figure.axes[0], point)[0].get_marker() for point in points]
+    assert shapes == ["o"] * 7 + ["s"] * 3
 
 
 def test_flow_paints_the_source_with_the_colours_of_the_places_it_goes_to():
@@ -159,7 +76,7 @@ def test_flow_fades_where_it_is_unsure():
     image = plain(100, 100, 0)
     relative = draw_flow(image, image, cells, confidence)
     absolute = draw_flow(image, image, cells, confidence, calibrated=True)
-    assert "pale: unsure" in words(relative)
+    assert "white: low confidence" in words(relative)
     pale, full, half = (
         colour_at(figure, figure.axes[0], (x, 86)) for figure, x in ((relative, 2), (relative, 99), (absolute, 99))
     )
@@ -196,12 +113,12 @@ def test_heat_lies_where_the_probability_is():
     figure = draw_heatmap(src, trg, (25.0, 10.0), distribution)
     left, right, bar = figure.axes
     assert near(colour_at(figure, left, (25, 10)), tuple(255 * np.array(to_rgb(QUALITATIVE[1]))))
-    marks = {tuple(np.round(c.get_offsets()[0], 6)) for c in right.collections}
-    assert marks == {(40, 80), (55, 80)}  # the peak and the expectation
+    assert [mark.get_marker() for mark in marks_at(figure, right, (40, 80))] == ["X"] * 2  # the peak, with two rims
+    assert [mark.get_marker() for mark in marks_at(figure, right, (55, 80))] == ["o"] * 2  # the expectation
     assert colour_at(figure, right, (100, 80)).sum() > 1.3 * colour_at(figure, right, (150, 30)).sum()
     assert colour_at(figure, right, (150, 30)).max() < 100  # cold: the photo, darkened
     assert bar.get_xlim()[1] == pytest.approx(0.75)
-    assert "peak | expectation" in words(figure)
+    assert "point | peak | expectation" in words(figure)
 
 
 def test_warp_shows_four_pictures_and_their_blend():
@@ -209,7 +126,7 @@ def test_warp_shows_four_pictures_and_their_blend():
     mask = np.zeros((60, 60), dtype=bool)
     mask[:, :30] = True
     figure = draw_warp(src, trg, warped, mask, "title")
-    assert [axis.get_title() for axis in figure.axes] == ["source", "target", "warped", "both"]
+    assert words(figure) == "source | target | source, warped | blend | title"
     values = [[colour_at(figure, axis, (x, 15))[0] for x in (10, 35)] for axis in figure.axes]
     assert values == [[10, 10], [50, 50], [150, 232], [100, 50]]
     whole = draw_warp(src, trg, warped)
@@ -255,13 +172,11 @@ def test_any_size_makes_a_picture_of_a_sensible_size(name: str, kind: str):
         assert box.y0 >= 0
         assert box.y1 <= height
         assert max(box.width, box.height) >= 100
-    names = [axis.title.get_window_extent() for axis in panels]
-    assert not any(a.overlaps(b) for i, a in enumerate(names) for b in names[:i])
-
-
-def test_mirrored_views_of_an_image_are_drawn():
-    image = plain(2000, 1500)[:, ::-1]
-    rendered(draw_matches(image, image, some_matches(image, image, [0.5])))
+    extents = [text.get_window_extent() for text in figure.texts]
+    assert not any(a.overlaps(b) for i, a in enumerate(extents) for b in extents[:i]), [
+        text.get_text() for text in texts
+    ]
+    assert all(box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height for box in extents)
 
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path):

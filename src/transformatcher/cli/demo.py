@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         matches = matcher.match(src, out / target, list(points.values()))
         picture = out / f"{src.stem}-{Path(target).stem}.png"
         print_matches(matches, src.name, target, list(points))
-        matches.draw(picture)
+        matches.draw(picture, point_names=list(points))
         print(f"picture: {picture}\n")
     print(f"photos: {out}\n\n{next_steps(out)}")
     return 0

@@ -68,11 +68,11 @@ def run(args: argparse.Namespace) -> int:
     report = []
     for target, matches, (out, flow, heatmaps) in zip(args.trg, found, pictures, strict=True):
         for picture in out:
-            matches.draw(picture, description)
+            matches.draw(picture, description, point_names=list(named))
         for picture in flow:
             matches.pair.draw_flow(picture, description)
-        for point, picture in zip(points or [], heatmaps, strict=False):
-            matches.pair.draw_heatmap(point, picture, description)
+        for (name, point), picture in zip(named.items(), heatmaps, strict=False):
+            matches.pair.draw_heatmap(point, picture, f"{name} · {description}")
         if args.json:
             names = {"names": list(named)} if named else {}
             report.append(names | _as_json(matches) | ({"target": target} if len(args.trg) > 1 else {}))

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     ends = matches.keypoints0[used], matches.keypoints1[used]
     warped, mask = thin_plate_warp(src, *ends, matches.pair.trg.size, smoothing=smoothing, reach=reach)
     pictures = [out / name for name in ("side-by-side.png", "warped.png", "morph.gif")]
-    save_figure(draw_warp(src, trg, warped, mask, description), pictures[0])
+    save_figure(draw_warp(src, trg, warped, mask, description, names=matches.pair.names), pictures[0])
     save_warped(pictures[1], warped, mask)
     save_animation(pictures[2], morph(warped, mask, trg))
     print(f"{Path(args.src).name} warped onto {Path(args.trg).name} through {used.sum()} matches")

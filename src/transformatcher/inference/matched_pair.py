@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ class EncodedPhoto:
 
     pixels: UInt8[np.ndarray, "_ _ 3"]
     features: list[Tensor]  # (1, c, h, w) of each layer
+    name: str = ""  # of the photo's file, if there is one
 
     @property
     def size(self) -> Size:
@@ -76,13 +77,23 @@ class MatchedPoints(Matches):
         """Confidence of every cell of the flow."""
         return self.pair.flow_confidence
 
-    def draw(self, path: str | Path | None = None, title: str = "") -> "matplotlib.figure.Figure":
+    def draw(
+        self, path: str | Path | None = None, title: str = "", *, point_names: Sequence[str] = ()
+    ) -> "matplotlib.figure.Figure":
         """Draw both photos with lines between the matches, coloured by confidence; save the figure under ``path``."""
-        from transformatcher.viz.pictures import draw_matches  # matplotlib takes half a second to import
+        from transformatcher.viz.matches import draw_matches  # matplotlib takes half a second to import
 
-        threshold = MATCH_THRESHOLD if self.calibrated else None
-        src, trg = self.pair.src.pixels, self.pair.trg.pixels
-        return _saved(draw_matches(src, trg, self, title, calibrated=self.calibrated, threshold=threshold), path)
+        figure = draw_matches(
+            self.pair.src.pixels,
+            self.pair.trg.pixels,
+            self,
+            title,
+            names=self.pair.names,
+            point_names=point_names,
+            calibrated=self.calibrated,
+            threshold=MATCH_THRESHOLD if self.calibrated else None,
+        )
+        return _saved(figure, path)
 
 
 class MatchedPair:
@@ -108,6 +119,11 @@ class MatchedPair:
         calibration: Calibration | None,
     ) -> None:
         self.src, self.trg, self.model, self.flows, self.calibration = src, trg, model, flows, calibration
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of both photos for pictures: those of their files where they are known."""
+        return self.src.name or "source", self.trg.name or "target"
 
     @property
     def refined(self) -> Float[Tensor, "1 hs ws ht wt"]:
@@ -163,9 +179,9 @@ class MatchedPair:
         """Draw the dense flow: the source in colours, and the same colours where it lies on the target."""
         from transformatcher.viz.pictures import draw_flow
 
-        src, trg, confidence = self.src.pixels, self.trg.pixels, self.flow_confidence
-        calibrated = self.calibration is not None
-        return _saved(draw_flow(src, trg, self._flow_norm(), confidence, title, calibrated=calibrated), path)
+        options: dict[str, Any] = {"names": self.names, "calibrated": self.calibration is not None}
+        arrays = (self.src.pixels, self.trg.pixels, self._flow_norm(), self.flow_confidence)
+        return _saved(draw_flow(*arrays, title, **options), path)
 
     def draw_heatmap(
         self, point: Sequence[float | int] | np.ndarray, path: str | Path | None = None, title: str = ""
@@ -174,7 +190,8 @@ class MatchedPair:
         from transformatcher.viz.pictures import draw_heatmap
 
         point_px = np.asarray(point, dtype=np.float64)
-        return _saved(draw_heatmap(self.src.pixels, self.trg.pixels, point_px, self.heatmap(point), title), path)
+        arrays = (self.src.pixels, self.trg.pixels, point_px, self.heatmap(point))
+        return _saved(draw_heatmap(*arrays, title, names=self.names), path)
 
     def _flow_norm(self) -> Float[np.ndarray, "h w 2"]:
         with torch.inference_mode():

@@ -14,7 +14,7 @@ from transformatcher.inference.calibration import CALIBRATION, Calibration, load
 from transformatcher.inference.checkpoint import SHIPPED, find_checkpoint, load_checkpoint, save_checkpoint
 from transformatcher.inference.device import pick_device
 from transformatcher.inference.matched_pair import EncodedPhoto, MatchedPair, MatchedPoints
-from transformatcher.inference.photos import PhotoLike, PointList, to_pixels
+from transformatcher.inference.photos import PhotoLike, PointList, photo_name, to_pixels
 from transformatcher.inference.readout import TwoWayFlow
 from transformatcher.models.backbones.weights import load_backbone_weights
 from transformatcher.models.build import build_matcher
@@ -156,7 +156,10 @@ class Matcher:
         pixels = [to_pixels(photo) for photo in photos]
         tensors = torch.stack([to_tensor(image, self.config.image_size) for image in pixels])
         features = self.model.encode(tensors.to(self.device))
-        return [EncodedPhoto(image, [f[i : i + 1] for f in features]) for i, image in enumerate(pixels)]
+        return [
+            EncodedPhoto(image, [f[i : i + 1] for f in features], photo_name(photos[i]))
+            for i, image in enumerate(pixels)
+        ]
 
     def pairs(
         self, src: PhotoLike | EncodedPhoto, targets: Iterable[PhotoLike | EncodedPhoto], batch: int = 4

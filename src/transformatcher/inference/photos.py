@@ -39,6 +39,12 @@ def to_pixels(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
     return pixels
 
 
+def photo_name(photo: PhotoLike) -> str:
+    """The name of a photo's file; empty where the photo does not come from a file."""
+    path = getattr(photo, "filename", "") if isinstance(photo, Image.Image) else photo
+    return Path(path).name if isinstance(path, str | Path) else ""
+
+
 def _decode(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
     if isinstance(photo, Image.Image):
         return np.array(to_rgb(photo))

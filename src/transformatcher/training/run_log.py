@@ -15,7 +15,8 @@ from transformatcher.evaluation.predict import predict_batch
 from transformatcher.files import write_text
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.schema import Matches
-from transformatcher.viz.pictures import draw_matches, save_figure
+from transformatcher.viz.matches import draw_matches
+from transformatcher.viz.pictures import save_figure
 from transformatcher.viz.plots import plot_curves
 
 METRICS = "metrics.jsonl"

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from transformatcher.viz.pictures import SEQUENTIAL
+from transformatcher.viz.canvas import SEQUENTIAL
 
 
 def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from transformatcher.evaluation.analysis.nonlocality_run import FORMS
 from transformatcher.evaluation.predict import LEVELS
-from transformatcher.viz.pictures import QUALITATIVE, SEQUENTIAL
+from transformatcher.viz.canvas import QUALITATIVE, SEQUENTIAL
 
 NAMES = {"pairwise": "query-key pairs", "query": "global query", "key": "global key"}
 PAPER_ATTENTION, PAPER_CONVOLUTION = 12.5, 8.0  # cells: numbers of section 5.2 on Figure 6

@@ -15,7 +15,7 @@ from transformatcher.evaluation.analysis.paper_tables import PROTOCOL
 from transformatcher.evaluation.analysis.run_folders import EvalRun, pairs_of
 from transformatcher.evaluation.analysis.tables import NOTHING, Section, Table
 from transformatcher.evaluation.scores import pair_scores
-from transformatcher.viz.pictures import SEQUENTIAL
+from transformatcher.viz.canvas import SEQUENTIAL
 
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
 ALL, FEW = "all pairs", "at most one image"  # of LISTED, the last two together
