@@ -54,6 +54,16 @@ class TestResult:
         with Image.open(tmp_path / "picture.png") as picture:
             assert picture.size[0] > 100
 
+    def test_pictures_carry_the_names_of_files_and_points(self, matcher: Matcher, photo: np.ndarray, tmp_path: Path):
+        Image.fromarray(photo).save(tmp_path / "cat.png")
+        matches = matcher.match(tmp_path / "cat.png", photo, [[50.0, 30.0]])
+        assert matches.pair.names == ("cat.png", "target")
+        assert matches.pair.reversed().names == ("source", "cat.png")
+        for figure in (matches.draw(point_names=["nose"]), matches.pair.draw_flow()):
+            assert {"cat.png", "target"} <= {text.get_text() for text in figure.texts}
+        texts = [text.get_text() for text in matches.draw(point_names=["nose"]).texts]
+        assert any(text.startswith("nose") for text in texts)
+
     def test_it_draws_its_flow_and_the_heat_of_a_point(self, matcher: Matcher, photo: np.ndarray, tmp_path: Path):
         pair = matcher.match(photo, photo[::2], [[50.0, 30.0]]).pair
         for picture, figure in (("flow.png", pair.draw_flow), ("heat.png", partial(pair.draw_heatmap, [50.0, 30.0]))):

@@ -9,6 +9,7 @@ from PIL import Image
 
 from transformatcher.errors import InputError
 from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.photos import photo_name
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,12 @@ def test_tensors(matcher: Matcher, photo: np.ndarray):
         matcher.match(tensor.float(), photo, [[50, 30]])
     with pytest.raises(InputError, match=r"expected 3 × h × w .* got \(2, 4, 4\)"):
         matcher.match(torch.zeros(2, 4, 4), photo, [[1, 1]])
+
+
+def test_names_of_photos(tmp_path: Path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a b.png")
+    with Image.open(tmp_path / "a b.png") as image:
+        for photo in (tmp_path / "a b.png", str(tmp_path / "a b.png"), image):
+            assert photo_name(photo) == "a b.png"
+        for photo in (image.convert("L"), np.zeros((8, 8, 3), np.uint8), torch.zeros(3, 8, 8)):
+            assert photo_name(photo) == ""

@@ -127,6 +127,13 @@ def test_names_that_do_not_fit_are_listed_with_their_numbers(n: int):
     assert height < 1400
 
 
+def test_names_that_are_only_numbers_are_no_names():
+    src = plain(300, 400)
+    matches = some_matches(src, src, [0.9, 0.8])
+    bare, numbers = (words(draw_matches(src, src, matches, point_names=names)) for names in ((), ("1", "2")))
+    assert bare == numbers
+
+
 def test_numbers_can_be_read():
     """At the size of a page, 900 pixels wide, a digit is 8 pixels high or more."""
     src = plain(300, 400)

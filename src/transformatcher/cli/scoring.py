@@ -7,7 +7,7 @@ import numpy as np
 
 from transformatcher.cli.tables import print_scores
 from transformatcher.data.benchmarks import PckThreshold
-from transformatcher.data.pairs import read_pair
+from transformatcher.data.pairs import file_names, read_pair
 from transformatcher.evaluation.predict import read_predictions
 from transformatcher.evaluation.scores import (
     pair_scores,
@@ -57,7 +57,8 @@ def draw_pairs(
             src_kps, guesses, truth = map(np.array, (prediction.src_kps, prediction.pred_kps, prediction.trg_kps))
             title = f"{prediction.name}: PCK {scores[index]:.0f} at {alpha:g} of {pck_threshold}"
             radius_px = tolerance_px(prediction, pck_threshold, alpha, frame)
-            figure = draw_errors(src, trg, src_kps, guesses, truth, title, radius_px=radius_px)
+            names = file_names(pairs[prediction.name])
+            figure = draw_errors(src, trg, src_kps, guesses, truth, title, names=names, radius_px=radius_px)
             save_figure(figure, folder / f"{word}-{rank:02d}-{_file_name(prediction.name)}.png")
     print(f"pictures: {folder}")
 

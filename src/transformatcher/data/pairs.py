@@ -42,6 +42,12 @@ class LoadedPair:
     pair: ImagePair
 
 
+def file_names(pair: ImagePair) -> tuple[str, str]:
+    """Names of both images of a pair for pictures: those of their files, where they are files."""
+    src, trg = (image.name if isinstance(image, Path) else "" for image in (pair.src_image, pair.trg_image))
+    return src or "source", trg or "target"
+
+
 def image_stems(pair: ImagePair) -> frozenset[str]:
     """The names of a pair's files without suffixes, which benchmarks made from PASCAL VOC keep."""
     return frozenset(image.stem for image in (pair.src_image, pair.trg_image) if isinstance(image, Path))

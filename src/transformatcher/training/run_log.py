@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from transformatcher.data.pairs import LoadedPair, read_pair
+from transformatcher.data.pairs import LoadedPair, file_names, read_pair
 from transformatcher.evaluation.predict import predict_batch
 from transformatcher.files import write_text
 from transformatcher.models.transformatcher import TransforMatcher
@@ -79,5 +79,6 @@ class RunLog:
         (prediction,) = predict_batch(model.eval(), [loaded], device)
         points = (prediction.src_kps, prediction.pred_kps, prediction.peak)
         matches = Matches(*(np.array(values, dtype=float) for values in points))
-        figure = draw_matches(*read_pair(loaded.pair), matches, f"{loaded.pair.name} after {step} steps")
+        title, names = f"{loaded.pair.name} after {step} steps", file_names(loaded.pair)
+        figure = draw_matches(*read_pair(loaded.pair), matches, title, names=names)
         save_figure(figure, self.out / "pictures" / f"{name}.png")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformatcher.data.pairs import read_pair
+from transformatcher.data.pairs import file_names, read_pair
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.html import (
     Article,
@@ -117,7 +117,8 @@ def _gallery_item(rank: int, failure: Failure) -> GalleryItem:
     prediction = failure.prediction
     src, trg = read_pair(failure.pair)
     predicted, true = np.array(prediction.pred_kps), np.array(prediction.trg_kps)
-    figure = draw_errors(src, trg, np.array(prediction.src_kps), predicted, true, radius_px=failure.radius_px)
+    src_kps, names = np.array(prediction.src_kps), file_names(failure.pair)
+    figure = draw_errors(src, trg, src_kps, predicted, true, names=names, radius_px=failure.radius_px)
     correct = int((point_errors(predicted, true) <= failure.radius_px).sum())
     alt = (
         f"Two photos of the category {prediction.category}: keypoints on the first; on the second the true points, "
