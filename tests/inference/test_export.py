@@ -19,7 +19,9 @@ from transformatcher.errors import InputError
 from transformatcher.inference import export as exporting
 from transformatcher.inference.calibration import Calibration, save_calibration
 from transformatcher.inference.checkpoint import save_checkpoint
-from transformatcher.inference.export import ExportWrapper, Parity, export, grouped_int8, quantize_weights, runner
+from transformatcher.inference.export import ExportWrapper, export
+from transformatcher.inference.export_parity import TOLERANCE, Parity, load_file
+from transformatcher.inference.export_quantize import quantize_weights
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
 from transformatcher.models.fused.fold import position_features
@@ -54,9 +56,9 @@ def weights(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def once(weights: Path) -> dict[str, Callable[[object], object]]:
     """The small model, traced and translated once for all tests."""
-    program = exporting.traced(Matcher.from_pretrained(weights, device="cpu"))
-    model = exporting.translated(program)
-    return {"traced": lambda _: program, "translated": lambda _: deepcopy(model)}
+    program = exporting.trace(Matcher.from_pretrained(weights, device="cpu"))
+    model = exporting.to_onnx(program)
+    return {"trace": lambda _: program, "to_onnx": lambda _: deepcopy(model)}
 
 
 @pytest.fixture
@@ -84,18 +86,21 @@ def pixels(seed: int, n: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["float32", "torch"])
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_a_file_says_what_the_matcher_says(weights: Path, exported, kind: str, n: int):
+@pytest.mark.parametrize(("n", "points_each"), [(1, 1), (2, 7), (5, 3)])
+def test_a_file_says_what_the_matcher_says(weights: Path, exported, kind: str, n: int, points_each: int):
     matcher = Matcher.from_pretrained(weights, device="cpu")
-    run = runner(exported[kind], "torch" if kind == "torch" else "onnx")
+    run = load_file(exported[kind], "torch" if kind == "torch" else "onnx")
     src, trg = pixels(1, n), pixels(2, n)
-    flow, confidence = run(src, trg)
+    points = np.random.default_rng(3).uniform(-1, 1, (n, points_each, 2)).astype(np.float32)
+    keypoints1, confidence, flow, flow_confidence = run(src, trg, points)
     assert flow.shape == (n, 16, 24, 2)
-    assert confidence.shape == (n, 16, 24)
+    assert flow_confidence.shape == (n, 16, 24)
     for i in range(n):
-        pair = next(matcher.pairs(src[i], [trg[i]]))
-        np.testing.assert_allclose((flow[i] + 1) / 2 * (48, 32), pair.flow_px, atol=0.05)
-        np.testing.assert_allclose(confidence[i], pair.flow_confidence, atol=1e-3)
+        matches = matcher.match(src[i], trg[i], (points[i] + 1) / 2 * (48, 32))
+        np.testing.assert_allclose((keypoints1[i] + 1) / 2 * (48, 32), matches.keypoints1, atol=0.05)
+        np.testing.assert_allclose(confidence[i], matches.confidence, atol=1e-3)
+        np.testing.assert_allclose((flow[i] + 1) / 2 * (48, 32), matches.flow_px, atol=0.05)
+        np.testing.assert_allclose(flow_confidence[i], matches.flow_confidence, atol=1e-3)
 
 
 def test_what_an_onnx_file_says_of_itself(exported):
@@ -107,11 +112,15 @@ def test_what_an_onnx_file_says_of_itself(exported):
     assert json.loads(said["std"]) == [0.229, 0.224, 0.225]
     assert said["calibrated"] == "true"
     assert [(put.name, put.type, put.shape) for put in session.get_inputs()] == [
-        (name, "tensor(uint8)", ["batch", 32, 48, 3]) for name in ("src", "trg")
+        ("src", "tensor(uint8)", ["batch", 32, 48, 3]),
+        ("trg", "tensor(uint8)", ["batch", 32, 48, 3]),
+        ("keypoints0", "tensor(float)", ["batch", "keypoints", 2]),
     ]
     assert [(put.name, put.shape) for put in session.get_outputs()] == [
+        ("keypoints1", ["batch", "keypoints", 2]),
+        ("confidence", ["batch", "keypoints"]),
         ("flow", ["batch", 16, 24, 2]),
-        ("confidence", ["batch", 16, 24]),
+        ("flow_confidence", ["batch", 16, 24]),
     ]
     model = onnx.load(exported["float32"])
     onnx.checker.check_model(model, full_check=True)
@@ -123,26 +132,12 @@ def test_fewer_bits_are_smaller_files_of_nearly_the_same(exported):
     sizes = [exported[kind].stat().st_size for kind in ("float32", "float16", "int8")]
     assert sizes[1] < 0.65 * sizes[0]
     assert sizes[2] < 0.45 * sizes[0]
-    whole, *others = (
-        runner(exported[kind], "onnx")(pixels(1), pixels(2))[1] for kind in ("float32", "float16", "int8")
-    )
+    inputs = pixels(1), pixels(2), np.zeros((1, 1, 2), np.float32)
+    whole, *others = (load_file(exported[kind], "onnx")(*inputs)[3] for kind in ("float32", "float16", "int8"))
     for confidence in others:
         assert abs(confidence - whole).mean() < 0.02
     for kind in ("float16", "int8"):
         onnx.checker.check_model(onnx.load(exported[kind]), full_check=True)
-
-
-def test_int8_is_within_half_a_step():
-    values = np.random.default_rng(0).normal(size=(6, 32, 3, 3)).astype(np.float32)
-    values[0, :16] = 0  # a group of zeros has a scale all the same
-    whole, scales = grouped_int8(values)
-    assert whole.dtype == np.int8
-    assert whole.shape == (12, 16, 3, 3)
-    back = (whole * scales[:, None, None, None]).reshape(values.shape)
-    steps = scales.reshape(6, 2).repeat(16, axis=1)[:, :, None, None]
-    assert (abs(back - values) <= steps / 2 + 1e-7).all()
-    assert grouped_int8(values[:, :3])[0].shape == (6, 3, 3, 3)  # an image's three channels are one group
-    assert grouped_int8(values[..., None])[0].shape == (12, 16, 3, 3, 1)
 
 
 def test_the_example_runs_without_torch(weights: Path, exported, tmp_path: Path):
@@ -156,10 +151,18 @@ def test_the_example_runs_without_torch(weights: Path, exported, tmp_path: Path)
         check=True,
     )
     matcher = Matcher.from_pretrained(weights, device="cpu")
-    wanted = matcher.match(*photos, [[20, 10], [48, 32], [0, 0]]).keypoints1
+    wanted = matcher.match(*photos, [[20, 10], [48, 32], [0, 0]])
     found = [[float(n) for n in line.split(" -> ")[1].split()[0].split(",")] for line in done.stdout.splitlines()]
-    np.testing.assert_allclose(found, wanted, atol=0.15)
-    assert all(0 < float(line.split()[-1]) < 1 for line in done.stdout.splitlines())
+    np.testing.assert_allclose(found, wanted.keypoints1, atol=0.15)
+    confidence = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    np.testing.assert_allclose(confidence, wanted.confidence, atol=0.0015)
+
+
+@pytest.mark.parametrize("arguments", [[], ["model.onnx", "a.jpg", "b.jpg"], ["model.onnx", "a.jpg", "b.jpg", "5"]])
+def test_the_example_says_how_to_use_it(arguments):
+    done = subprocess.run([sys.executable, str(EXAMPLE), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: onnx_match.py [-h] model source target X,Y [X,Y ...]")
 
 
 @pytest.mark.parametrize(
@@ -191,12 +194,12 @@ def test_positions_for_export_are_the_same(frequencies):
 
 def test_tracing_keeps_nothing(weights: Path):
     matcher = Matcher.from_pretrained(weights, device="cpu")
-    pipeline = ExportWrapper(matcher.model, matcher.calibration)
-    src, trg = (torch.from_numpy(pixels(seed, 2)) for seed in (1, 2))
+    wrapper = ExportWrapper(matcher.model, matcher.calibration)
+    inputs = (*(torch.from_numpy(pixels(seed, 2)) for seed in (1, 2)), torch.zeros(2, 3, 2))
     with torch.no_grad():
-        before = pipeline(src, trg)
-        torch.export.export(pipeline, (src, trg))
-        after = pipeline(src, trg)
+        before = wrapper(*inputs)
+        torch.export.export(wrapper, inputs)
+        after = wrapper(*inputs)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -209,7 +212,7 @@ def test_a_file_that_differs_is_not_left(weights: Path, tmp_path: Path, monkeypa
                 tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)[::-1], tensor.name))
 
     monkeypatch.setattr(exporting, "quantize_weights", wrong)
-    monkeypatch.setitem(exporting.TOLERANCE, "int8", Parity(np.inf, 0.001, np.inf, np.inf))
+    monkeypatch.setitem(TOLERANCE, "int8", Parity(np.inf, 0.001, np.inf, np.inf))
     out = tmp_path / "model.onnx"
     out.write_text("what was there")
     assert main(["export", "--weights", str(weights), "--out", str(out), "--precision", "int8"]) == 1
@@ -240,7 +243,7 @@ def test_compared_on_a_benchmark(weights: Path, spair_root: Path, tmp_path: Path
     ("arguments", "message"),
     [
         (["--out", "model.pth"], r"ends in \.onnx, or in \.pt2"),
-        (["--out", "model.pt2", "--precision", "int8"], "for ONNX files alone"),
+        (["--out", "model.pt2", "--precision", "int8"], "only for ONNX files"),
         (["--out", "model.onnx", "--benchmark", "spair"], "--benchmark and --root go together"),
         (["--out", "model.onnx", "--set", "match2match.depth=2"], "depth is fixed by its training"),
         (["--out", "folder.onnx"], "a folder; name the file itself"),
@@ -275,7 +278,7 @@ def test_the_shipped_model_and_real_photos(tmp_path: Path):
     for line, point, sure in zip(done.stdout.splitlines(), matches.keypoints1, matches.confidence, strict=True):
         found, confidence = line.split(" -> ")[1].split(" confidence ")
         place = [float(n) for n in found.split(",")]
-        np.testing.assert_allclose(place, point, atol=3)  # Pillow resizes a bit otherwise
-        assert abs(float(confidence) - sure) < 0.05
+        np.testing.assert_allclose(place, point, atol=0.1)
+        assert abs(float(confidence) - sure) < 0.0015
     with Image.open(photos[0]) as photo:
         assert photo.size != (272, 272)

@@ -58,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.cli.output import STDERR
     from transformatcher.data.benchmarks import load_benchmark
     from transformatcher.evaluation.export_scores import compare
-    from transformatcher.inference.export import ParityError, export, format_parity
+    from transformatcher.inference.export import check_request, export
+    from transformatcher.inference.export_parity import ParityError, format_parity
 
     path = Path(args.out)
-    if path.is_dir():
-        raise InputError(f"{path}: a folder; name the file itself")
+    check_request(path, args.precision)
     if bool(args.benchmark) != bool(args.root):
         raise InputError("--benchmark and --root go together: which benchmark, and where it is")
     pairs = load_benchmark(args.benchmark, Path(args.root), args.split, limit=args.limit) if args.root else []

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from transformatcher.coords import norm_to_px
 from transformatcher.data.benchmarks import find_benchmark
@@ -14,9 +13,10 @@ from transformatcher.data.pairs import collate, load_pair, read_pair
 from transformatcher.evaluation.predict import Prediction, predict_batch
 from transformatcher.evaluation.scores import pair_scores
 from transformatcher.images import resize
-from transformatcher.inference.export import format_of, runner
+from transformatcher.inference.export import format_of
+from transformatcher.inference.export_parity import load_file
 from transformatcher.inference.matcher import Matcher
-from transformatcher.schema import Flow, ImagePair
+from transformatcher.schema import ImagePair
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def compare(
     matcher: Matcher, path: Path, pairs: Sequence[ImagePair], benchmark: str, alphas: Sequence[float]
 ) -> list[ExportScore]:
     """PCK and time of the model and of its exported file, on the CPU."""
-    run, size = runner(path, format_of(path)), matcher.config.image_size
+    run, size = load_file(path, format_of(path)), matcher.config.image_size
     own: list[Prediction] = []
     exported: list[Prediction] = []
     seconds = []
@@ -43,12 +43,11 @@ def compare(
         start = time.perf_counter()
         prediction = next(iter(predict_batch(matcher.model, [loaded], matcher.device)))
         between = time.perf_counter()
-        flow = torch.from_numpy(run(src, trg)[0])
+        keypoints1 = run(src, trg, collate([loaded]).src_kps_norm.numpy())[0][0].astype(np.float64)  # (n, 2)
         seconds.append((between - start, time.perf_counter() - between))
-        found = matcher.model.transfer(Flow(flow, flow[..., 0]), collate([loaded]).src_kps_norm)[0].double().numpy()
-        guesses = norm_to_px(found[np.flatnonzero(pair.visible)], loaded.trg_size).round(4).tolist()
+        pred_kps = norm_to_px(keypoints1[np.flatnonzero(pair.visible)], loaded.trg_size).round(4).tolist()
         own.append(prediction)
-        exported.append(replace(prediction, pred_kps=guesses))
+        exported.append(replace(prediction, pred_kps=pred_kps))
     pck_threshold = find_benchmark(benchmark).pck_threshold
     times = 1000 * np.median(seconds, axis=0)
     return [

@@ -2,7 +2,7 @@
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformatcher.coords import grid_norm
@@ -10,7 +10,7 @@ from transformatcher.models.backend import HasBackend
 from transformatcher.models.fused import dispatch, stages
 from transformatcher.models.resize4d import resize4d
 from transformatcher.models.sampler import bilinear_sample
-from transformatcher.schema import Flow, KernelOn, Size
+from transformatcher.schema import Flow, KernelOn
 
 
 def gaussian_at_peak(scores: Float[Tensor, "b hs ws ht wt"], sigma: float) -> Float[Tensor, "b hs ws ht wt"]:
@@ -89,19 +89,6 @@ class KernelSoftArgmax(nn.Module, HasBackend):
 def cycle_error(back: Flow, src_norm: Float[Tensor, "b n 2"], trg_norm: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n"]:
     """Distance, in [-1, 1]², between a source point and its match mapped back to the source by the flow ``back``."""
     return (bilinear_sample(back.trg_norm, trg_norm) - src_norm).norm(dim=-1)
-
-
-def cycle_consistent_cells(
-    forth: Flow, back: Flow, grid: Size
-) -> tuple[Float[Tensor, "b n 2"], Float[Tensor, "b n 2"], Bool[Tensor, "b n"]]:
-    """Cells of a ``grid`` over the source → their positions, their matches, and a mask of the cycle-consistent ones.
-
-    A cell is cycle-consistent if its cycle error is less than one cell. ``forth`` is the flow from source to target,
-    ``back`` the flow from target to source.
-    """
-    src_norm = grid_norm(grid, like=forth.trg_norm).flatten(0, 1).expand(len(forth.trg_norm), -1, -1)
-    trg_norm = bilinear_sample(forth.trg_norm, src_norm)
-    return src_norm, trg_norm, cycle_error(back, src_norm, trg_norm) < 2 / (max(grid) - 1)
 
 
 def swap_source_target(corr: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b ht wt hs ws"]:
