@@ -5,7 +5,7 @@ import torch
 
 from transformatcher.cli.main import main
 from transformatcher.config import model_config
-from transformatcher.evaluation.speed import STAGES, Ceilings, benchmark, measure_ceilings
+from transformatcher.evaluation.speed import STAGES, DevicePeaks, count_pair_cost, measure_device_peaks, measure_speed
 from transformatcher.models.build import build_matcher
 from transformatcher.viz.plots import plot_costs
 
@@ -13,9 +13,9 @@ from transformatcher.viz.plots import plot_costs
 @pytest.mark.parametrize("mode", ["infer", "train"])
 @pytest.mark.parametrize("backend", ["fused", "eager"])
 def test_a_row(mode, backend):
-    ceilings = Ceilings(bytes_per_s=1e10, flops_per_s=1e11)
+    peaks = DevicePeaks(bytes_per_s=1e10, flops_per_s=1e11)
     options = {"batch": 1, "size": 64, "backbone": "resnet50", "variant": "released", "seconds": 0.01}
-    row = benchmark(mode, backend, device=torch.device("cpu"), ceilings=ceilings, **options)
+    row = measure_speed(mode, backend, device=torch.device("cpu"), peaks=peaks, **options)
     assert tuple(row.stages_ms) == STAGES
     assert all(ms > 0 for ms in row.stages_ms.values())
     assert row.matches == 4**4
@@ -26,18 +26,16 @@ def test_a_row(mode, backend):
 
 def test_operations_are_those_of_the_network():
     """ResNet-50 without its head has 4.1 G multiply-adds at 224²; torch's counter says two operations for each."""
-    from transformatcher.evaluation.speed import _work
-
     model = build_matcher(model_config({"backbone": "resnet50", "image_size": 224}))
-    work = _work(model, 224, torch.device("cpu"))
-    assert 2 * 2 * 4.0e9 < work.flops < 2 * 2 * 4.9e9  # two images, and a little for the matcher
-    assert work.floor_ms(Ceilings(1e12, 1e12), 1) == pytest.approx(1e3 * work.flops / 1e12)
+    cost = count_pair_cost(model, 224, torch.device("cpu"))
+    assert 2 * 2 * 4.0e9 < cost.flops < 2 * 2 * 4.9e9  # two images, and a little for the matcher
+    assert cost.floor_ms(DevicePeaks(1e12, 1e12), 1) == pytest.approx(1e3 * cost.flops / 1e12)
 
 
-def test_ceilings_are_plausible():
-    ceilings = measure_ceilings(torch.device("cpu"))
-    assert 1e8 < ceilings.bytes_per_s < 1e13
-    assert 1e8 < ceilings.flops_per_s < 1e14
+def test_device_peaks_are_plausible():
+    peaks = measure_device_peaks(torch.device("cpu"))
+    assert 1e8 < peaks.bytes_per_s < 1e13
+    assert 1e8 < peaks.flops_per_s < 1e14
 
 
 def test_command(tmp_path, capsys):

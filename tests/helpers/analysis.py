@@ -16,7 +16,7 @@ from transformatcher.run_folder import Run, write_run
 
 BENCH = {
     "device": "cpu, 2 threads",
-    "ceilings": {},
+    "device_peaks": {},
     "rows": [
         {"mode": "infer", "backend": backend, "batch": 1, "size": 240, "backbone": "resnet101", "variant": "paper",
          "ms_per_pair": 812.3, "peak_gib": 1.5, "gflops": 33.1, "matches": 50625, "floor_ms": 400.0}

@@ -464,8 +464,12 @@ def test_alphas(given_alphas):
 @example(dumped([1, 2, 3, 0.1, "img", "x"]))
 @example(dumped("abcdef"))
 @example(dumped([0, 0, 2**63]))
-@example(dumped({"bias": "x", "sharpness": 1, "consistency": 1, "alpha": 0.1, "kind": "img", "fitted_on": "x"}))
-@example(dumped({"bias": 1, "sharpness": 1, "consistency": HUGE, "alpha": 0.1, "kind": "img", "fitted_on": "x"}))
+@example(
+    dumped({"bias": "x", "sharpness": 1, "consistency": 1, "alpha": 0.1, "pck_threshold": "img", "fitted_on": "x"})
+)
+@example(
+    dumped({"bias": 1, "sharpness": 1, "consistency": HUGE, "alpha": 0.1, "pck_threshold": "img", "fitted_on": "x"})
+)
 def test_calibrations(content):
     with folder() as root, one_sentence():
         (root / "calibration.json").write_bytes(content)

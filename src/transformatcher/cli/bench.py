@@ -44,23 +44,23 @@ def run(args: argparse.Namespace) -> int:
     """Time every combination of backend, batch and size."""
     from transformatcher.cli.output import STDERR
     from transformatcher.cli.tables import print_costs
-    from transformatcher.evaluation.speed import benchmark, device_name, measure_ceilings
+    from transformatcher.evaluation.speed import device_name, measure_device_peaks, measure_speed
     from transformatcher.inference.device import pick_device
     from transformatcher.viz.pictures import save_figure
     from transformatcher.viz.plots import plot_costs
 
     check_picture(args.plot)
     device = pick_device(args.device)
-    ceilings = measure_ceilings(device)
+    peaks = measure_device_peaks(device)
     rows = []
     for size, batch, backend in product(args.size, args.batch, args.backend):
         STDERR.print(f"timing the {backend} backend, batch {batch}, {size} × {size}")
-        row = benchmark(
+        result = measure_speed(
             "train" if args.train else "infer", backend, batch=batch, size=size, backbone=args.backbone,
-            variant=args.variant, device=device, ceilings=ceilings,
+            variant=args.variant, device=device, peaks=peaks,
         )  # fmt: skip
-        rows.append(asdict(row))
-    report = {"device": device_name(device), "ceilings": asdict(ceilings), "rows": rows}
+        rows.append(asdict(result))
+    report = {"device": device_name(device), "device_peaks": asdict(peaks), "rows": rows}
     if args.plot:
         save_figure(plot_costs(report), Path(args.plot))
     if args.json:

@@ -45,8 +45,13 @@ def read_sets(folders: Sequence[Path], alpha: float) -> dict[str, LabelledSet]:
 def fit(points: LabelledSet, alpha: float, fitted_on: str) -> Calibration:
     """The calibration that fits these points best."""
     return fit_calibration(
-        points.peak, points.cycle_error, points.right, alpha=alpha, kind=points.pck_threshold, fitted_on=fitted_on
-    )
+        points.peak,
+        points.cycle_error,
+        points.right,
+        alpha=alpha,
+        pck_threshold=points.pck_threshold,
+        fitted_on=fitted_on,
+    )  # fmt: skip
 
 
 def evaluate_sets(

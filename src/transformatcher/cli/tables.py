@@ -89,9 +89,9 @@ def print_costs(report: Mapping[str, Any]) -> None:
     else:
         header = ["", *(str(number) for number in range(1, len(lines) + 1))]
         print_table(title, header, [[name, *(line[name] for line in lines)] for name in lines[0]], left=0)
-    ceilings = report["ceilings"]
-    rate = f"{ceilings['bytes_per_s'] / 1e9:.0f} GB/s copied, {ceilings['flops_per_s'] / 1e12:.2f} TFLOP/s in products"
-    print(f"floor: bytes and operations of one pair against what this device does now, {rate}")
+    peaks = report["device_peaks"]
+    rates = f"{peaks['bytes_per_s'] / 1e9:.0f} GB/s copied, {peaks['flops_per_s'] / 1e12:.2f} TFLOP/s in products"
+    print(f"floor: bytes and operations of one pair at this device's measured peak rates, {rates}")
 
 
 def print_result_table(result: ResultTable) -> None:

@@ -1,4 +1,4 @@
-"""Model and shape → milliseconds, memory and floor of every stage, for the fused and the eager backend side by side."""
+"""Settings of a model and a batch → time, memory, and the time that the device's peak rates allow at best."""
 
 import gc
 import sys
@@ -19,23 +19,25 @@ from transformatcher.models.losses import keypoint_loss
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.transformatcher import TransforMatcher
 
-STAGES = ("backbone", "correlation", "matcher", "flow")
+STAGES = ("backbone", "correlation", "refiner", "flow")
 Mode = Literal["infer", "train"]
 BackendName = Literal["fused", "eager"]  # fused: on CUDA also in bfloat16 and as a CUDA graph
 N_KEYPOINTS = 10
 
-
-@dataclass(frozen=True)
-class Ceilings:
-    """What this device can do at best, measured now."""
-
-    bytes_per_s: float
-    flops_per_s: float  # bfloat16 products on a GPU, float32 on a CPU
+Runnable = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table; ``stages_ms`` and ``floor_ms`` are for one pair."""
+class DevicePeaks:
+    """The highest rates of a device, as measured by :func:`measure_device_peaks`."""
+
+    bytes_per_s: float  # read and written by a copy
+    flops_per_s: float  # of matrix products: bfloat16 on a GPU, float32 on a CPU
+
+
+@dataclass(frozen=True)
+class SpeedResult:
+    """Time and memory of one combination of settings."""
 
     mode: Mode
     backend: BackendName
@@ -45,29 +47,41 @@ class Row:
     variant: str
     ms_per_pair: float
     peak_gib: float
-    stages_ms: dict[str, float]
-    floor_ms: float
+    stages_ms: dict[str, float]  # of STAGES, per pair
+    floor_ms: float  # per pair: the lower bound by the device's peak rates
     gflops: float  # of one pair, forward, counted with the eager backend
-    matches: int
+    matches: int  # cells of the correlation map of one pair
 
 
-def benchmark(
+def measure_speed(
     mode: Mode, backend: BackendName, *, batch: int, size: int, backbone: str, variant: str, device: torch.device,
-    ceilings: Ceilings, seconds: float = 1.0,
-) -> Row:  # fmt: skip
-    """Time one combination with random weights and images."""
+    peaks: DevicePeaks, seconds: float = 1.0,
+) -> SpeedResult:  # fmt: skip
+    """Time one combination with random weights and images.
+
+    Args:
+        mode: inference, or steps of an optimiser.
+        backend: of the model.
+        batch: pairs at a time.
+        size: side of the square images in pixels.
+        backbone: its name, as in a config.
+        variant: of the model, as in a config.
+        device: to run on.
+        peaks: of the device, for the lower bound.
+        seconds: to spend on the whole; each stage gets a quarter of it.
+    """
     torch.manual_seed(0)
     before = _allocated(device)
     settings = {"variant": variant, "backbone": backbone, "image_size": size, "sampler": "bilinear"}
     model = build_matcher(model_config(settings)).to(device)
-    work = _work(model, size, device)
+    cost = count_pair_cost(model, size, device)
     model.set_backend("auto" if backend == "fused" else "eager")
     images = torch.randn(2 * batch, 3, size, size, device=device)
     if mode == "train":
-        run, stages = _training(model.train(), images, backend)
+        run, stages = _training_stages(model.train(), images, backend)
     else:
         model = for_inference(model) if backend == "fused" and device.type == "cuda" else model
-        run, stages = _inference(model, images)
+        run, stages = _inference_stages(model, images)
     graph = backend == "fused" and device.type == "cuda"
     with _peak_memory(device, before) as peak:
         total = _time(capture_cuda_graph(run) if graph else run, device, seconds)
@@ -75,8 +89,8 @@ def benchmark(
         name: _time(capture_cuda_graph(stage) if graph else stage, device, seconds / 4)
         for name, stage in stages.items()
     }
-    floor = work.floor_ms(ceilings, batch) * (3 if mode == "train" else 1)  # backward: twice the work of forward
-    return Row(
+    floor = cost.floor_ms(peaks, batch) * (3 if mode == "train" else 1)  # the backward pass costs two forward passes
+    return SpeedResult(
         mode=mode,
         backend=backend,
         batch=batch,
@@ -87,13 +101,15 @@ def benchmark(
         peak_gib=round(peak(), 3),
         stages_ms={name: round(ms / batch, 4) for name, ms in times.items()},
         floor_ms=round(floor, 4),
-        gflops=round(work.flops / 1e9, 2),
-        matches=work.matches,
+        gflops=round(cost.flops / 1e9, 2),
+        matches=cost.matches,
     )
 
 
-def cost(config: ModelConfig, device: torch.device, batch: int = 16, seconds: float = 0.5) -> dict[str, float]:
-    """What inference with a model of this config costs: ms/pair, peak GiB and GFLOP/pair, with random weights."""
+def inference_cost(
+    config: ModelConfig, device: torch.device, batch: int = 16, seconds: float = 0.5
+) -> dict[str, float]:
+    """``ms_per_pair``, ``peak_gib`` and ``gflops`` per pair of inference with random weights of this config."""
     torch.manual_seed(0)
     before = _allocated(device)
     model = build_matcher(config).to(device)
@@ -102,7 +118,7 @@ def cost(config: ModelConfig, device: torch.device, batch: int = 16, seconds: fl
         model.set_backend("eager")
         model(images[:1], images[1:2])
         model.set_backend("auto")
-    run, _ = _inference(for_inference(model) if device.type == "cuda" else model, images)
+    run, _ = _inference_stages(for_inference(model) if device.type == "cuda" else model, images)
     with _peak_memory(device, before) as peak:
         ms = _time(capture_cuda_graph(run) if device.type == "cuda" else run, device, seconds)
     return {
@@ -112,10 +128,11 @@ def cost(config: ModelConfig, device: torch.device, batch: int = 16, seconds: fl
     }
 
 
-def _inference(model: TransforMatcher, images: Tensor) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
+def _inference_stages(model: TransforMatcher, images: Tensor) -> tuple[Runnable, dict[str, Runnable]]:
+    """The forward pass of a batch (sources first, then targets), and each stage alone on inputs of its own."""
     batch = len(images) // 2
 
-    def without_grad(function: Callable[[], Any]) -> Callable[[], Any]:
+    def without_grad(function: Runnable) -> Runnable:
         def run() -> Any:
             with torch.inference_mode():
                 return function()
@@ -134,19 +151,19 @@ def _inference(model: TransforMatcher, images: Tensor) -> tuple[Callable[[], Any
     stages = {
         "backbone": without_grad(lambda: model.encode(images)),
         "correlation": without_grad(lambda: model.correlation(src, trg)),
-        "matcher": without_grad(lambda: model.refiner(corr)),
+        "refiner": without_grad(lambda: model.refiner(corr)),
         "flow": without_grad(lambda: model.readout(refined)),
     }
     return whole, stages
 
 
-def _training(
+def _training_stages(
     model: TransforMatcher, images: Tensor, backend: BackendName
-) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
-    """One optimiser step, and forward with backward of each stage on inputs of its own."""
+) -> tuple[Runnable, dict[str, Runnable]]:
+    """One step of the optimiser, and forward with backward of each stage alone on inputs of its own."""
     batch, device = len(images) // 2, images.device
-    low = backend == "fused" and device.type == "cuda"
-    if low:
+    use_bfloat16 = backend == "fused" and device.type == "cuda"
+    if use_bfloat16:
         model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
     kps = torch.rand(batch, N_KEYPOINTS, 2, device=device) * 2 - 1
@@ -154,7 +171,7 @@ def _training(
     optimiser = torch.optim.Adam(model.parameters(), 1e-5, capturable=device.type == "cuda")
 
     def encode() -> Sequence[Tensor]:
-        with torch.autocast(device.type, torch.bfloat16, enabled=low, cache_enabled=False):
+        with torch.autocast(device.type, torch.bfloat16, enabled=use_bfloat16, cache_enabled=False):
             return model.encode(images)
 
     def step() -> Tensor:
@@ -173,7 +190,7 @@ def _training(
     corr = leaf(model.correlation(src, trg))
     refined = leaf(model.refiner(corr))
 
-    def both_ways(forward: Callable[[], Any]) -> Callable[[], Any]:
+    def forward_backward(forward: Runnable) -> Runnable:
         def run() -> None:
             out = forward()
             outputs = list(out) if isinstance(out, list | tuple) else [out]
@@ -182,37 +199,37 @@ def _training(
         return run
 
     stages = {
-        "backbone": both_ways(encode),
-        "correlation": both_ways(lambda: model.correlation(src, trg)),
-        "matcher": both_ways(lambda: model.refiner(corr)),
-        "flow": both_ways(lambda: model.readout(refined).trg_norm),
+        "backbone": forward_backward(encode),
+        "correlation": forward_backward(lambda: model.correlation(src, trg)),
+        "refiner": forward_backward(lambda: model.refiner(corr)),
+        "flow": forward_backward(lambda: model.readout(refined).trg_norm),
     }
     return step, stages
 
 
-# ---------------------------------------------------------------- the floor
+# ---------------------------------------------------------------- the lower bound
 
 
 @dataclass(frozen=True)
-class Work:
-    """The least that one pair's forward pass must move and compute; ``weight_bytes`` once for a whole batch."""
+class PairCost:
+    """The least that the forward pass of one pair must move and compute."""
 
-    weight_bytes: int
+    weight_bytes: int  # read once for a whole batch
     bytes: int
     flops: int
     matches: int
 
-    def floor_ms(self, ceilings: Ceilings, batch: int) -> float:
-        """Moving and computing overlap at best, so the slower of the two."""
+    def floor_ms(self, peaks: DevicePeaks, batch: int) -> float:
+        """Milliseconds per pair at the peak rates (roofline): the slower of moving and computing, which overlap."""
         moved = self.bytes + self.weight_bytes / batch
-        return 1e3 * max(moved / ceilings.bytes_per_s, self.flops / ceilings.flops_per_s)
+        return 1e3 * max(moved / peaks.bytes_per_s, self.flops / peaks.flops_per_s)
 
 
-def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
+def count_pair_cost(model: TransforMatcher, size: int, device: torch.device) -> PairCost:
     """Operations by torch's counter with the eager backend; bytes by what each stage must read and write at least once.
 
     Activations and correlation count 2 bytes (bfloat16) on a GPU and 4 on a CPU, matches 4. Every convolution or
-    linear layer of the backbone reads its input and writes its output; each block of the matcher reads the matches
+    linear layer of the backbone reads its input and writes its output; each block of the refiner reads the matches
     three times and writes them once.
     """
     unit = 2 if device.type == "cuda" else 4
@@ -237,11 +254,11 @@ def _work(model: TransforMatcher, size: int, device: torch.device) -> Work:
     depth, dim = len(model.refiner.blocks), model.refiner.embed.out_features
     moved += 4 * matches * (dim * (4 * depth + 2) + 2) + 4 * flow.trg_norm.numel()
     weights = unit * sum(p.numel() for p in model.parameters())
-    return Work(weights, moved, counter.get_total_flops(), matches)
+    return PairCost(weights, moved, counter.get_total_flops(), matches)
 
 
-def measure_ceilings(device: torch.device) -> Ceilings:
-    """Copy bandwidth (bytes read and written) and matrix-product rate of this device."""
+def measure_device_peaks(device: torch.device) -> DevicePeaks:
+    """Copy bandwidth (bytes read and written) and rate of matrix products of this device."""
     cuda = device.type == "cuda"
     data = torch.empty(2**30 if cuda else 2**26, dtype=torch.uint8, device=device)
     other = torch.empty_like(data)
@@ -249,13 +266,13 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     n = 8192 if cuda else 1024
     a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16 if cuda else torch.float32) for _ in range(2))
     product_ms = _time(lambda: a @ b, device, 0.3)
-    return Ceilings(2e3 * data.numel() / copy_ms, 2e3 * n**3 / product_ms)
+    return DevicePeaks(2e3 * data.numel() / copy_ms, 2e3 * n**3 / product_ms)
 
 
-# ---------------------------------------------------------------- clocks
+# ---------------------------------------------------------------- time and memory
 
 
-def _time(function: Callable[[], Any], device: torch.device, seconds: float) -> float:
+def _time(function: Runnable, device: torch.device, seconds: float) -> float:
     """Median milliseconds of a call, over at least five calls or ``seconds``."""
     times: list[float] = []
     function()
@@ -277,7 +294,7 @@ def _time(function: Callable[[], Any], device: torch.device, seconds: float) -> 
 
 
 def _allocated(device: torch.device) -> int:
-    """Bytes that torch's allocator holds on a GPU: what earlier rows left behind, once garbage is collected."""
+    """Bytes that torch's allocator holds on a GPU after garbage collection; 0 on a CPU."""
     if device.type != "cuda":
         return 0
     gc.collect()
@@ -287,7 +304,7 @@ def _allocated(device: torch.device) -> int:
 
 @contextmanager
 def _peak_memory(device: torch.device, before: int) -> Iterator[Callable[[], float]]:
-    """GiB: what torch's allocator held at most on a GPU, less what it held ``before``; on a CPU the process' peak."""
+    """Peak GiB: of torch's allocator on a GPU, minus the bytes it held ``before``; of the whole process on a CPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**30
@@ -296,7 +313,7 @@ def _peak_memory(device: torch.device, before: int) -> Iterator[Callable[[], flo
 
 
 def _resident_gib() -> float:
-    """The most that this process ever held."""
+    """Peak resident memory of this process in GiB."""
     if sys.platform == "win32":
         return float("nan")
     import resource
@@ -306,7 +323,7 @@ def _resident_gib() -> float:
 
 
 def device_name(device: torch.device) -> str:
-    """What the numbers were measured on."""
+    """The name of a GPU; for a CPU, the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type}, {torch.get_num_threads()} threads"

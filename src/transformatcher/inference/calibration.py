@@ -37,7 +37,7 @@ class Calibration:
     sharpness: float
     consistency: float
     alpha: float = 0.1  # a match is right if its error is at most this part of …
-    kind: str = "img"  # … this length (see evaluation/metrics.py)
+    pck_threshold: str = "img"  # … this length (see evaluation/metrics.py)
     fitted_on: str = ""
 
     def __call__(self, peak: Array, cycle_error: Array) -> Array:
@@ -63,15 +63,15 @@ def fit_calibration(
     right: Bool[np.ndarray, " n"],
     *,
     alpha: float = 0.1,
-    kind: str = "img",
+    pck_threshold: str = "img",
     fitted_on: str = "",
 ) -> Calibration:
     """Logistic regression: the calibration that gives the observed matches the highest likelihood.
 
     Args:
         peak, cycle_error: of each match.
-        right: whether its error is at most ``alpha`` times the length that ``kind`` names.
-        alpha, kind: kept in the calibration.
+        right: whether its error is at most ``alpha`` times the length that ``pck_threshold`` names.
+        alpha, pck_threshold: kept in the calibration.
         fitted_on: a name of the data, kept in the calibration.
     """
     if right.all() or not right.any():
@@ -88,7 +88,7 @@ def fit_calibration(
         return float(np.logaddexp(0, -margin).mean()), gradient
 
     bias, sharpness, consistency = minimize(loss, np.zeros(3), jac=True, method="BFGS").x.tolist()
-    return Calibration(bias, sharpness, consistency, alpha, kind, fitted_on)
+    return Calibration(bias, sharpness, consistency, alpha, pck_threshold, fitted_on)
 
 
 def save_calibration(folder: Path, calibration: Calibration) -> Path:

@@ -31,7 +31,7 @@ from transformatcher.config import (
 )
 from transformatcher.data.benchmarks import find_benchmark, load_benchmark
 from transformatcher.errors import InputError
-from transformatcher.evaluation.speed import cost
+from transformatcher.evaluation.speed import inference_cost
 from transformatcher.files import exclusive_lock, read_json, write_text
 from transformatcher.inference.checkpoint import load_checkpoint
 from transformatcher.run_folder import flatten
@@ -208,7 +208,7 @@ def run_study(
     for row in wanted:
         path, model = out / slug(row.label) / COST, to_plain(row.config.model)
         if not path.is_file() or read_json(path).get("model") != model:
-            write_text(path, json.dumps({"model": model, **cost(row.config.model, device)}) + "\n")
+            write_text(path, json.dumps({"model": model, **inference_cost(row.config.model, device)}) + "\n")
     return gather(study, out, command)
 
 

@@ -98,7 +98,7 @@ def read_bench(path: Path) -> dict[str, Any]:
     """What ``bench --json`` printed, from a file."""
     report = read_json(path)
     if not is_bench(report):
-        raise InputError(f"{path}: not what transformatcher bench --json prints (device, ceilings, rows)")
+        raise InputError(f"{path}: not what transformatcher bench --json prints (device, device_peaks, rows)")
     return dict(report)
 
 
