@@ -68,6 +68,21 @@ class TestReadStudy:
         assert [row.config.model.match2match.depth for row in study.rows] == [2, 2]
         assert study.seeds == [7]
 
+    def test_settings_of_one_refiner_reach_its_rows_alone(self, study_file):
+        study_file.write_text(
+            study_file.read_text()
+            + '[[row]]\nlabel = "cats"\nset = { "model.refiner" = "cats", "model.match2match" = {} }\n'
+        )
+        study = read_study(str(study_file), {"model.cats.depth": 3, "model.match2match.dim": 8})
+        models = [row.config.model for row in study.rows]
+        assert [(model.refiner, model.cats.depth, model.match2match.dim) for model in models] == [
+            ("match2match", 1, 8),
+            ("match2match", 1, 8),
+            ("cats", 3, 16),
+        ]
+        with pytest.raises(InputError, match=r"--set model\.nc4d\.depth: no row of study has the refiner 'nc4d'"):
+            read_study(str(study_file), {"model.nc4d.depth": 3})
+
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [

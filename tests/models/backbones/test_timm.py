@@ -210,7 +210,7 @@ class TestMatcher:
             model_config({"backbone": "convnext_tiny"})
         with pytest.raises(InputError, match="backbone = 'timm:': expected"):
             model_config({"backbone": "timm:"})
-        with pytest.raises(InputError, match=r"stages = \(2,\): only ResNets have them; choose layers"):
+        with pytest.raises(InputError, match=r"stages = \[2\]: only ResNets have stages; choose layers"):
             model_config(VIT | {"stages": [2]})
 
     def test_the_config_for_dinov2(self):
