@@ -55,7 +55,7 @@ def warped(pair: MatchedPair) -> Figure:
     """What ``transformatcher warp`` draws."""
     matches = pair.consistent()
     ends = matches.keypoints0[matches.reliable], matches.keypoints1[matches.reliable]
-    pixels, mask = thin_plate_warp(pair.src.pixels, *ends, pair.trg.size, smoothing=0.05, reach=0.2)
+    pixels, mask = thin_plate_warp(pair.src.pixels, *ends, pair.trg.size, smoothing=0.05, margin=0.2)
     return draw_warp(pair.src.pixels, pair.trg.pixels, pixels, mask)
 
 

@@ -34,7 +34,8 @@ SETTINGS = {
 
 def write_checkpoint(folder: Path, **settings: object) -> Path:
     torch.manual_seed(0)
-    config = model_config({**SETTINGS, **settings})
+    given = SETTINGS if settings.get("variant") != "raw" else {k: v for k, v in SETTINGS.items() if "." not in k}
+    config = model_config({**given, **settings})
     model = build_matcher(config)
     for module in model.refiner.modules():
         if isinstance(module, nn.Linear):

@@ -43,7 +43,7 @@ def test_a_known_affine_map_is_recovered(smoothing: float):
 def test_a_shift_moves_whole_pixels_and_masks_what_was_outside():
     image = photo(40, 60)
     trg_px = np.array([[10.0, 10.0], [50.0, 5.0], [20.0, 35.0], [45.0, 30.0]])
-    warped, mask = thin_plate_warp(image, trg_px - [8, 3], trg_px, (40, 60), reach=9.0)
+    warped, mask = thin_plate_warp(image, trg_px - [8, 3], trg_px, (40, 60), margin=9.0)
     assert np.array_equal(warped[3:, 8:], image[:-3, :-8])
     assert mask[3:, 8:].all()
     assert not mask[:3].any()
@@ -99,7 +99,7 @@ def test_the_same_smoothing_means_the_same_at_any_scale_and_number():
 
 def test_reach_limits_what_lies_outside_the_matches():
     image, kps = photo(100, 100), 40 + 20 * CORNERS
-    shares = [thin_plate_warp(image, kps, kps, (100, 100), reach=reach)[1].sum() for reach in (0.0, 0.5, 5.0)]
+    shares = [thin_plate_warp(image, kps, kps, (100, 100), margin=margin)[1].sum() for margin in (0.0, 0.5, 5.0)]
     assert shares == [20 * 20, 40 * 40, 100 * 100]
 
 

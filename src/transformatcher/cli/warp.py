@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
         )
     src, trg = matches.pair.src.pixels, matches.pair.trg.pixels
     # Points that a person named are to be met; of the many found automatically, some are wrong.
-    smoothing, reach = (0.01, 0.5) if points is not None else (0.05, 0.2)
+    smoothing, margin = (0.01, 0.5) if points is not None else (0.05, 0.2)
     ends = matches.keypoints0[used], matches.keypoints1[used]
-    warped, mask = thin_plate_warp(src, *ends, matches.pair.trg.size, smoothing=smoothing, reach=reach)
+    warped, mask = thin_plate_warp(src, *ends, matches.pair.trg.size, smoothing=smoothing, margin=margin)
     pictures = [out / name for name in ("side-by-side.png", "warped.png", "morph.gif")]
     save_figure(draw_warp(src, trg, warped, mask, description, names=matches.pair.names), pictures[0])
     save_warped(pictures[1], warped, mask)

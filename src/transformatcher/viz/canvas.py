@@ -21,7 +21,7 @@ from matplotlib.typing import ColorType
 from PIL import Image
 
 SEQUENTIAL = "cividis"  # of plots: monotone in lightness, and the same to most colour-blind eyes
-# Okabe and Ito's colours, which the common kinds of colour-blindness tell apart; their black would vanish in shadows.
+# Okabe and Ito's colours, which colour-blind people can tell apart; without black, which shadows would hide.
 QUALITATIVE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 
 MAX_PIXELS = 1200  # of the longer side of a photo that is drawn: 24 megapixels take seconds otherwise
@@ -237,7 +237,7 @@ def place_labels(
         bounds: of the photo, in points.
         radius: of the marks, in points.
         side: ``"left"`` or ``"right"``: where to try first.
-        avoid: points along lines; of the free places, the one with the fewest of them is taken.
+        avoid: points along lines; of the free positions, the one over the fewest of them is taken.
 
     Returns:
         A label for each mark, or None where they do not all fit.

@@ -111,7 +111,7 @@ def draw_matches(
     """
     n = len(matches.keypoints0)
     if list(point_names) == [str(number) for number in range(1, n + 1)]:
-        point_names = ()  # nothing that the numbers do not say
+        point_names = ()  # the numbers in the marks say as much
     has_match = np.full(n, True) if threshold is None else matches.confidence >= threshold
     points = _Points(matches, ConfidenceScale(matches.confidence, calibrated=calibrated), has_match, point_names)
     bands = points.scale.entries(dashed=points.numbered)

@@ -43,24 +43,26 @@ def plot_confidence(
     with_absent: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
     title: str = "",
 ) -> Figure:
-    """Whether confidence keeps its promises, and how well it tells right from wrong.
+    """Reliability diagram of the confidence, and ROC curves of telling correct matches from wrong ones.
 
     Args:
-        curves: for each set of matches, (promised, kept) of its reliability and (false alarms, hits) of its ROC.
-        with_absent: the ROC of those sets that have them, points included that the target does not show: dashed.
+        curves: for each set of matches, (confidence, accuracy) of its reliability and (false positive rate, true
+            positive rate) of its ROC.
+        with_absent: for some sets, the ROC that includes points that the target does not show; drawn dashed.
         title: a line above.
     """
     figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
     colours = [mpl.colormaps[SEQUENTIAL](x) for x in np.linspace(0, 0.85, max(len(curves), 1))]
-    for (name, (promised, kept, false_alarms, hits)), colour in zip(curves.items(), colours, strict=True):
-        left.plot(promised, kept, color=colour, marker="o", label=name)
-        right.plot(false_alarms, hits, color=colour, label=name)
+    for (name, curve), colour in zip(curves.items(), colours, strict=True):
+        confidence, accuracy, false_positives, true_positives = curve
+        left.plot(confidence, accuracy, color=colour, marker="o", label=name)
+        right.plot(false_positives, true_positives, color=colour, label=name)
         if with_absent and name in with_absent:
             right.plot(*with_absent[name], color=colour, ls="--")
-    question = "is this match right?" + (" (dashed: absent points, too)" if with_absent else "")
-    left.set(xlabel="confidence", ylabel="share of matches that are right", title="reliability")
-    right.set(xlabel="wrong matches kept", ylabel="right matches kept", title=question)
+    roc = "ROC: correct or wrong?" + (" (dashed: with absent points)" if with_absent else "")
+    left.set(xlabel="confidence", ylabel="share of matches that are correct", title="reliability")
+    right.set(xlabel="wrong matches kept (false positive rate)", ylabel="correct matches kept", title=roc)
     for axis in (left, right):
         axis.plot([0, 1], [0, 1], color="grey", linestyle=":", zorder=0)
         axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
@@ -101,7 +103,7 @@ def plot_scores(scores: Mapping[str, Any], pck_threshold: str, alpha: str, title
 
 
 def plot_ablation(table: Mapping[str, Any]) -> Figure:
-    """Mean PCK of every row with its spread over seeds: a column for each set, a line of panels for each tolerance.
+    """Mean PCK of every row with its spread over seeds: a column of panels for each set, a row for each tolerance.
 
     Args:
         table: as :func:`transformatcher.training.ablation.gather` makes it.
@@ -113,18 +115,18 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
     size = (3 + 2.6 * len(names), 1 + 2 * (0.5 + 0.24 * lines))
     figure = Figure(figsize=size, dpi=110, layout="constrained")
     panels = figure.subplots(len(alphas), len(names), sharey=True, squeeze=False)
-    places = np.arange(len(rows))
+    positions = np.arange(len(rows))
     for line, alpha, colour in zip(panels, alphas, mpl.colormaps[SEQUENTIAL]([0.2, 0.55]), strict=True):
         for panel, name in zip(line, names, strict=True):
             cells = [row.get(f"{name} @ {alpha}", {"mean": np.nan, "spread": 0}) for row in rows]
             means, spreads = [cell["mean"] for cell in cells], [cell["spread"] for cell in cells]
-            panel.errorbar(means, places, xerr=spreads, fmt="o", ms=5, capsize=2, color=colour)
+            panel.errorbar(means, positions, xerr=spreads, fmt="o", ms=5, capsize=2, color=colour)
             panel.set_title(f"{name} ({table['pck_thresholds'][name]}) @ {alpha}", fontsize=9)
             panel.grid(axis="both", alpha=0.3)
             panel.tick_params(labelsize=8)
     for panel in panels[-1]:
         panel.set_xlabel("PCK (%)", fontsize=9)
-    panels[0, 0].set_yticks(places, labels)
+    panels[0, 0].set_yticks(positions, labels)
     panels[0, 0].invert_yaxis()
     return figure
 
@@ -169,12 +171,12 @@ def _cost_bars(left: Axes, right: Axes, groups: CostGroups) -> None:
     rows = [rows[-1] for rows in groups.values()]
     colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(groups)))
     floors = [row["floor_ms"] for row in rows]
-    for axis, key, words in ((left, "ms_per_pair", "ms/pair"), (right, "peak_gib", "peak memory (GiB)")):
+    for axis, key, label in ((left, "ms_per_pair", "ms/pair"), (right, "peak_gib", "peak memory (GiB)")):
         values = [row[key] for row in rows]
         bars = axis.barh(labels, values, color=colours)
         axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=9)
         axis.invert_yaxis()
-        axis.set(xlabel=words, xlim=(0, 1.15 * max(values)))
+        axis.set(xlabel=label, xlim=(0, 1.15 * max(values)))
     left.set(xscale="log", xlim=(0.5 * min(floors), 3 * max(row["ms_per_pair"] for row in rows)))
     left.plot(floors, labels, ls="", marker="|", ms=16, color="tab:red", label="floor")
     left.legend(fontsize=8)

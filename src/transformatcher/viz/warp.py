@@ -1,4 +1,4 @@
-"""Matches → the source photo bent onto the target's frame (figure 5): thin-plate spline, blends, an animation."""
+"""Matches → the source photo warped onto the target by a thin-plate spline (figure 5), blends, an animation."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ from transformatcher.errors import InputError
 from transformatcher.files import atomic_write
 from transformatcher.schema import Size
 
-NODES = 160  # along each side: a spline is smooth, so between them bilinear interpolation is enough
-MOST_POINTS = 2000  # the spline's matrix is dense
-FARTHEST = 1e7  # pixels from the corner that a match may lie
-FLAT = 1e-3  # spread across a cloud of points, as a share of the spread along it, under which it is a line
+NODES = 160  # along each side: a spline is smooth, so bilinear interpolation between its values is enough
+MAX_POINTS = 2000  # the matrix of the spline is dense
+MAX_COORDINATE = 1e7  # pixels
+COLLINEAR = 1e-3  # points whose spread across their main axis is less than this share of it lie on one line
 
 
 def thin_plate_warp(
@@ -30,7 +30,7 @@ def thin_plate_warp(
     trg_size: Size,
     *,
     smoothing: float = 0.01,
-    reach: float = 0.5,
+    margin: float = 0.5,
 ) -> tuple[UInt8[np.ndarray, "h2 w2 3"], Bool[np.ndarray, "h2 w2"]]:
     """The source, warped onto the target's frame by a thin-plate spline through the matches.
 
@@ -39,26 +39,30 @@ def thin_plate_warp(
         points0_px, points1_px: the matches, in pixels of the source and of the target.
         trg_size: (h, w) of the target, and of what is returned.
         smoothing: 0 goes through every match; more bends less (see :func:`thin_plate_spline`).
-        reach: how far beyond the convex hull of the matches the spline is trusted, as a share of their extent.
+        margin: how far the spline is extrapolated beyond the convex hull of the matches, relative to their extent.
 
     Returns:
-        The warped pixels (black where there are none), and the mask of those that are there: that come from inside
-        the source and lie within reach of the matches.
+        The warped pixels, and the mask of the valid ones: those that come from inside the source and lie within the
+        margin. All others are black.
     """
     spline = thin_plate_spline(points1_px, points0_px, smoothing=smoothing)
     h, w = trg_size
     xs, ys = (np.linspace(0.5, n - 0.5, min(n, NODES)) for n in (w, h))  # first and last pixel centres included
     nodes_px = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
     src_norm = px_to_norm(spline(nodes_px), (src.shape[0], src.shape[1]))
-    beyond = _beyond_hull(nodes_px, points1_px) / np.ptp(points1_px, axis=0).max()
+    beyond = _distance_from_hull(nodes_px, points1_px) / np.ptp(points1_px, axis=0).max()
     coarse = np.concatenate([src_norm, beyond[:, None]], axis=1).reshape(len(ys), len(xs), 3)
     field = torch.from_numpy(coarse).float().permute(2, 0, 1)[None]  # (1, 3, nodes, nodes)
     field = F.interpolate(field, size=trg_size, mode="bilinear", align_corners=True)
     grid = field[:, :2].permute(0, 2, 3, 1)  # (1, h2, w2, 2)
-    pixels = torch.from_numpy(_shrunk(src, _spread(points0_px) / _spread(points1_px))).permute(2, 0, 1)[None].float()
+    pixels = (
+        torch.from_numpy(_downscaled(src, _rms_radius(points0_px) / _rms_radius(points1_px)))
+        .permute(2, 0, 1)[None]
+        .float()
+    )
     # An image spans [-1, 1] from its outer edges, not from its first pixel centres: align_corners=False.
     sampled = F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
-    mask = ((grid.abs() <= 1).all(dim=3) & (field[:, 2] <= reach))[0].numpy()
+    mask = ((grid.abs() <= 1).all(dim=3) & (field[:, 2] <= margin))[0].numpy()
     warped = sampled[0].round().byte().permute(1, 2, 0).numpy()
     return np.where(mask[..., None], warped, np.uint8(0)), mask
 
@@ -66,18 +70,18 @@ def thin_plate_warp(
 def thin_plate_spline(
     from_px: Float[np.ndarray, "n 2"], to_px: Float[np.ndarray, "n 2"], *, smoothing: float = 0.0
 ) -> Callable[[Float[np.ndarray, "m 2"]], Float[np.ndarray, "m 2"]]:
-    """The smoothest map of the plane that takes each point to its partner.
+    """The smoothest map of the plane that maps each of some points to another.
 
-    Points that coincide are merged, with their partners, to their mean; of more than 2000, an even choice is taken.
+    Points that coincide are merged to their mean, and so are their images; more than 2000 are subsampled evenly.
 
     Args:
-        from_px, to_px: the partners.
-        smoothing: 0 is exact; larger values leave the points for a stiffer map, in the end an affine one. Points are
-            scaled to unit size first, so that the same value means the same at any resolution.
+        from_px, to_px: the points and where they are mapped to.
+        smoothing: 0 is exact; larger values trade exactness for a stiffer map, in the end an affine one. Points are
+            scaled to unit size first, so that a value means the same at any resolution.
     """
     if not smoothing >= 0:
         raise InputError(f"thin-plate spline: smoothing is {smoothing}; it must be 0 or more")
-    merged_from, merged_to = _merged(from_px, to_px)
+    merged_from, merged_to = _merge_duplicates(from_px, to_px)
     n = len(merged_from)
     if n < 3:
         raise InputError(
@@ -85,19 +89,19 @@ def thin_plate_spline(
         )
     for points in (merged_from, merged_to):
         spread = np.linalg.svd(points - points.mean(axis=0), compute_uv=False)
-        if spread[1] <= FLAT * spread[0]:
+        if spread[1] <= COLLINEAR * spread[0]:
             raise InputError(f"thin-plate spline: all {n} matches lie on one line; give a keypoint off it")
-    if n > MOST_POINTS:
-        chosen = np.linspace(0, n - 1, MOST_POINTS).round().astype(int)
+    if n > MAX_POINTS:
+        chosen = np.linspace(0, n - 1, MAX_POINTS).round().astype(int)
         merged_from, merged_to = merged_from[chosen], merged_to[chosen]
-    from_centre, from_unit = merged_from.mean(axis=0), _spread(merged_from)
-    to_centre, to_unit = merged_to.mean(axis=0), _spread(merged_to)
+    from_centre, from_unit = merged_from.mean(axis=0), _rms_radius(merged_from)
+    to_centre, to_unit = merged_to.mean(axis=0), _rms_radius(merged_to)
     try:
         spline = RBFInterpolator(
             (merged_from - from_centre) / from_unit,
             (merged_to - to_centre) / to_unit,
             kernel="thin_plate_spline",
-            smoothing=smoothing * len(merged_from),  # against the sum over the points, that their number may not matter
+            smoothing=smoothing * len(merged_from),  # so that the number of points does not matter
         )
     except np.linalg.LinAlgError as error:
         raise InputError(f"thin-plate spline: {n} matches too close to each other; smoothing > 0 helps") from error
@@ -105,22 +109,22 @@ def thin_plate_spline(
 
 
 def blend(
-    warped: UInt8[np.ndarray, "h w 3"], mask: Bool[np.ndarray, "h w"], trg: UInt8[np.ndarray, "h w 3"], share: float
+    warped: UInt8[np.ndarray, "h w 3"], mask: Bool[np.ndarray, "h w"], trg: UInt8[np.ndarray, "h w 3"], opacity: float
 ) -> UInt8[np.ndarray, "h w 3"]:
-    """The target with a ``share`` in [0, 1] of the warped source laid over it, where there is one."""
-    weight = np.float32(share) * mask[..., None]
+    """The target with the warped source laid over it, with an ``opacity`` in [0, 1], where the mask is true."""
+    weight = np.float32(opacity) * mask[..., None]
     return (trg + weight * (warped.astype(np.float32) - trg)).round().clip(0, 255).astype(np.uint8)
 
 
 def morph(
     warped: UInt8[np.ndarray, "h w 3"], mask: Bool[np.ndarray, "h w"], trg: UInt8[np.ndarray, "h w 3"], steps: int = 12
 ) -> list[UInt8[np.ndarray, "h w 3"]]:
-    """Frames from the target to the warped source, slow at both ends; :func:`save_animation` adds the way back."""
+    """Frames from the target to the warped source, slower at both ends, for :func:`save_animation`."""
     return [blend(warped, mask, trg, (1 - np.cos(angle)) / 2) for angle in np.linspace(0, np.pi, steps)]
 
 
 def save_warped(path: Path, warped: UInt8[np.ndarray, "h w 3"], mask: Bool[np.ndarray, "h w"]) -> None:
-    """Write the bare warped image, transparent where there is none; whole or not at all."""
+    """Write the warped image alone, transparent where the mask is false."""
     if path.suffix.lower() not in (".png", ".webp"):
         raise InputError(f"{path}: a picture with transparency ends in .png or .webp")
     pixels = np.dstack([warped, np.where(mask, np.uint8(255), np.uint8(0))])
@@ -135,13 +139,13 @@ def save_animation(
     hold: int = 900,
     side: int = 640,
 ) -> None:
-    """Write a GIF that plays the frames forth and back, for ever.
+    """Write a GIF that plays the frames forwards and backwards in an endless loop.
 
     Args:
-        path: ends in .gif; written whole or not at all.
+        path: ends in .gif.
         frames: of one size; n of them make 2n - 2 in the file (two identical ones in a row become one).
-        milliseconds: that a frame stays, but for the first and the last.
-        hold: milliseconds that those two stay.
+        milliseconds: how long a frame is shown, except for the first and the last.
+        hold: milliseconds that these two are shown.
         side: larger frames are scaled down to this many pixels.
     """
     if path.suffix.lower() != ".gif":
@@ -154,22 +158,22 @@ def save_animation(
     # One palette for all: with one each, still areas would flicker.
     step = 1 + max(small[0].size) // 160
     palette = Image.fromarray(np.concatenate([np.asarray(frame)[::step, ::step] for frame in small])).quantize(256)
-    inked = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in small]
-    stays = [hold, *[milliseconds] * (len(inked) - 2), hold][: len(inked)]
-    rest, times = inked[1:] + inked[-2:0:-1], stays + stays[-2:0:-1]
+    indexed = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in small]
+    durations = [hold, *[milliseconds] * (len(indexed) - 2), hold][: len(indexed)]
+    rest, times = indexed[1:] + indexed[-2:0:-1], durations + durations[-2:0:-1]
     options: dict[str, Any] = {"save_all": True, "append_images": rest, "duration": times, "loop": 0}
-    atomic_write(path, lambda new: inked[0].save(new, format="GIF", **options))
+    atomic_write(path, lambda new: indexed[0].save(new, format="GIF", **options))
 
 
-def _merged(
+def _merge_duplicates(
     from_px: Float[np.ndarray, "n 2"], to_px: Float[np.ndarray, "n 2"]
 ) -> tuple[Float[np.ndarray, "m 2"], Float[np.ndarray, "m 2"]]:
     """Points nearer than a ten-thousandth of their extent → one, at their mean; the result is sorted by x."""
-    near = (np.abs(from_px) <= FARTHEST) & (np.abs(to_px) <= FARTHEST)  # not so where one is NaN
+    near = (np.abs(from_px) <= MAX_COORDINATE) & (np.abs(to_px) <= MAX_COORDINATE)  # false where one is NaN
     if not near.all():
         bad = int((~near).any(axis=1).argmax())
-        words = "too far out" if np.isfinite([from_px[bad], to_px[bad]]).all() else "not finite"
-        raise InputError(f"thin-plate spline: match number {bad} is {words}: {from_px[bad]} and {to_px[bad]}")
+        problem = "too far out" if np.isfinite([from_px[bad], to_px[bad]]).all() else "not finite"
+        raise InputError(f"thin-plate spline: match number {bad} is {problem}: {from_px[bad]} and {to_px[bad]}")
     if len(from_px) == 0:
         return from_px, to_px
     unit = max(float(np.ptp(from_px, axis=0).max()), 1e-9)
@@ -181,22 +185,24 @@ def _merged(
     return merged[0] / counts, merged[1] / counts
 
 
-def _spread(points: Float[np.ndarray, "n 2"]) -> float:
+def _rms_radius(points: Float[np.ndarray, "n 2"]) -> float:
     """Root mean square distance from the mean."""
     return float(np.sqrt(points.var(axis=0).sum()))
 
 
-def _beyond_hull(points_px: Float[np.ndarray, "m 2"], cloud_px: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " m"]:
-    """How far each point lies outside the convex hull of a cloud: 0 on it, negative inside.
+def _distance_from_hull(
+    points_px: Float[np.ndarray, "m 2"], cloud_px: Float[np.ndarray, "n 2"]
+) -> Float[np.ndarray, " m"]:
+    """Distance of each point from the convex hull of others: 0 on it, negative inside.
 
-    Measured from the nearest edge's line, so that corners reach a little further than edges.
+    It is measured from the line of the nearest edge, so it is too small beyond a corner.
     """
     edges = ConvexHull(cloud_px).equations  # (edges, 3): outward normal, offset
     return (points_px @ edges[:, :2].T + edges[:, 2]).max(axis=1)
 
 
-def _shrunk(image: UInt8[np.ndarray, "h w 3"], step: float) -> UInt8[np.ndarray, "h2 w2 3"]:
-    """Scaled down by the distance between samples, where they are so far apart that pixels between would be lost."""
+def _downscaled(image: UInt8[np.ndarray, "h w 3"], step: float) -> UInt8[np.ndarray, "h2 w2 3"]:
+    """Scale an image down by the distance between samples, where that is so large that pixels would be skipped."""
     if step < 1.5:
         return image.copy()  # torch takes no mirrored views
     h, w = image.shape[:2]

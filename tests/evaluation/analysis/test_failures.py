@@ -83,7 +83,7 @@ def test_photos_of_another_benchmark(folder, spair_root):
 
 def test_a_run_that_does_not_say_its_benchmark(folder, spair_root):
     (folder / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="does not say which benchmark"):
+    with pytest.raises(InputError, match="does not name the benchmark"):
         worst_pairs(read_eval(folder), spair_root, 24)
 
 

@@ -108,7 +108,7 @@ def test_another_benchmarks_training_list(root, willow_root, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     assert main([*arguments, *other, "--train-root", str(root)]) == 0
     text = (tmp_path / "out" / "overlap.md").read_text()
-    assert "PF-WILLOW test by what PF-PASCAL trn holds of a pair" in text
+    assert "PF-WILLOW test by overlap with PF-PASCAL trn" in text
     assert "| the pair itself | 1 | 100.0 / 100.0 |" in text
     assert "--root PF-WILLOW --train-benchmark pfpascal --train-root PF-PASCAL --out out" in text
 

@@ -63,7 +63,7 @@ def _weights(layer: AttentionRecord) -> tuple[Grid4, np.ndarray, np.ndarray]:
 
 
 def selectivity(weights: Float[np.ndarray, "heads t"]) -> float:
-    """The divergence from uniform weights, in nats, averaged over the heads; 0 where all matches count alike."""
+    """The divergence from uniform weights, in nats, averaged over the heads; 0 for uniform weights."""
     t = weights.shape[1]
     return float((weights * np.log(np.maximum(weights, 1e-300) * t)).sum(axis=1).mean())
 

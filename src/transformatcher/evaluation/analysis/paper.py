@@ -43,7 +43,7 @@ TABLE_1: Mapping[str, Published] = {
 # Table 2: SPair-71k, bbox, 0.05, trained there.
 SPAIR_05: Mapping[str, float] = {"TransforMatcher": 30.5, "TransforMatcher†": 32.4}
 
-# Table 3: (ms, GB, GFLOP) of other attentions in the same place.
+# Table 3: (ms, GB, GFLOP) of the same model with other kinds of attention.
 TABLE_3: Mapping[str, tuple[int | None, float | None, float | None]] = {
     "Transformer": (None, None, None),  # "Out-Of-Memory"
     "Linformer": (36, 1.7, 33.4),

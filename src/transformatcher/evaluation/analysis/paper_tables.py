@@ -16,7 +16,7 @@ ALPHA = "0.1"  # of the tables by category and by difficulty
 
 
 def result_tables(runs: Sequence[EvalRun], benches: Sequence[Mapping[str, Any]] = ()) -> list[Table]:
-    """Every table that these runs have numbers for."""
+    """All tables that these runs and timings have numbers for."""
     tables = [benchmark_table(runs)] if runs else []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
         same = [run for run in runs if run.benchmark == benchmark]
@@ -28,7 +28,7 @@ def result_tables(runs: Sequence[EvalRun], benches: Sequence[Mapping[str, Any]] 
 
 
 def benchmark_table(runs: Sequence[EvalRun]) -> Table:
-    """Table 1: one line for each model, whatever benchmarks it was run on."""
+    """Table 1: one row for each model, with all benchmarks that it was run on."""
     columns = {
         "SPair-71k bbox 0.05": ("spair", "bbox", "0.05"),
         "SPair-71k bbox 0.1": ("spair", "bbox", "0.1"),
@@ -45,9 +45,9 @@ def benchmark_table(runs: Sequence[EvalRun]) -> Table:
             if run.benchmark == benchmark and pck_threshold in run.scores["pck"]:
                 value = number(run.scores["pck"][pck_threshold][alpha]["per_pair"])
                 count = run.scores["n_pairs"]
-                words = [str(split)] if split != "test" else []
-                words += [f"{count} pairs"] if count != BENCHMARKS[benchmark].n_pairs.get(str(split)) else []
-                cells[name].append(f"{value} ({', '.join(words)})" if words else value)
+                notes = [str(split)] if split != "test" else []
+                notes += [f"{count} pairs"] if count != BENCHMARKS[benchmark].n_pairs.get(str(split)) else []
+                cells[name].append(f"{value} ({', '.join(notes)})" if notes else value)
     labels = [label for label, _ in rows]
     ours = [
         [
@@ -68,8 +68,8 @@ def benchmark_table(runs: Sequence[EvalRun]) -> Table:
         [Section(printed, "the paper, Table 1 (ResNet-101, test splits)"), Section(ours, "measured here")],
         [
             PROTOCOL,
-            "SPair-71k in the paper: trained there / trained on PF-PASCAL; at 0.05 from Table 2. † is training with "
-            "augmentation. What the paper calls bbox on PF-WILLOW is named bbox-padded here, for what it is.",
+            "SPair-71k in the paper: trained on SPair-71k / on PF-PASCAL; at 0.05 from Table 2. †: trained with "
+            "augmentation. What the paper calls bbox on PF-WILLOW is called bbox-padded here.",
         ],
         [run.command for run in runs],
     )
@@ -91,7 +91,7 @@ def class_table(runs: Sequence[EvalRun]) -> Table:
             name: table[run.pck_threshold][ALPHA]["per_pair"] for name, table in run.scores["per_category"].items()
         }
         cells["all"] = run.scores["pck"][run.pck_threshold][ALPHA]["per_pair"]
-        ours.append([_of(run), *(number(cells.get(name)) for name in ["all", *categories])])
+        ours.append([_row_name(run), *(number(cells.get(name)) for name in ["all", *categories])])
     sections.append(Section(ours, "measured here" if paper else ""))
     data = benchmark_title(first.benchmark)
     beside = ", beside the paper's Table A1" if paper else ""
@@ -106,7 +106,7 @@ def class_table(runs: Sequence[EvalRun]) -> Table:
 
 
 def difficulty_table(runs: Sequence[EvalRun]) -> Table:
-    """PCK of easy, medium and hard pairs, by what makes them hard."""
+    """PCK of easy, medium and hard pairs, for each factor of difficulty."""
     first = runs[0]
     groups = [
         (factor, level)
@@ -123,7 +123,7 @@ def difficulty_table(runs: Sequence[EvalRun]) -> Table:
         levels = run.scores["difficulty"]
         cells = (levels.get(factor, {}).get(level) for factor, level in groups)
         values = [None if cell is None else cell[run.pck_threshold][ALPHA]["per_pair"] for cell in cells]
-        rows.append([_of(run), *(number(value) for value in values)])
+        rows.append([_row_name(run), *(number(value) for value in values)])
     return Table(
         f"difficulty-{first.benchmark or 'unknown'}",
         f"{benchmark_title(first.benchmark)} by difficulty",
@@ -143,7 +143,7 @@ def cost_table(benches: Sequence[Mapping[str, Any]]) -> Table:
     paper = []
     for name, row in TABLE_1.items():
         if "†" not in name and row.ms is not None:
-            size = "240" if name == "TransforMatcher" else NOTHING  # of the others the paper does not say it
+            size = "240" if name == "TransforMatcher" else NOTHING  # the paper does not name the size of the others
             paper.append([name, NOTHING, NOTHING, size, number(row.ms, 0), number(row.gb), number(row.gflops)])
     other = []
     for name, (ms, gb, gflops) in TABLE_3.items():
@@ -168,7 +168,7 @@ def cost_table(benches: Sequence[Mapping[str, Any]]) -> Table:
         header,
         [
             Section(paper, "the paper, Table 1"),
-            Section(other, "the paper, Table 3: attentions in the same place"),
+            Section(other, "the paper, Table 3: the same model with other kinds of attention"),
             Section(ours, "measured here"),
         ],
         [
@@ -180,7 +180,7 @@ def cost_table(benches: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def ablation_table(data: Mapping[str, Any]) -> Table:
-    """What ablate gathered: mean over seeds ± spread, and what a pair costs where that was measured."""
+    """The table of a study: mean over seeds ± spread, and the cost of a pair where it was measured."""
     columns = [str(column) for column in data["columns"]]
     costs = {"ms_per_pair": "ms/pair", "peak_gib": "GiB", "gflops": "GFLOP"}
     shown = {key: name for key, name in costs.items() if any(key in row for row in data["rows"])}
@@ -200,7 +200,7 @@ def ablation_table(data: Mapping[str, Any]) -> Table:
 
 
 def _spread(cell: Any, seeds: int | None) -> str:
-    """One seed has no spread, which is not a spread of zero."""
+    """Mean ± spread; without the spread where there is only one seed."""
     if not isinstance(cell, Mapping) or "mean" not in cell:
         return NOTHING
     shown = "spread" in cell and (seeds or 1) > 1
@@ -227,7 +227,7 @@ def nonlocality_tables(summary: Mapping[str, Any]) -> list[Table]:
         "nonlocality-layers",
         "Nonlocality Φ of every layer (squared cells), mean over heads and pairs",
         ["layer", "√Φ pairs", "Φ pairs", "Φ global query", "… heads", "Φ global key", "… heads"],
-        [Section(rows), Section([["all alike", number(uniform**0.5, 3), number(uniform, 4), *[NOTHING] * 4]])],
+        [Section(rows), Section([["uniform", number(uniform**0.5, 3), number(uniform, 4), *[NOTHING] * 4]])],
         [
             "Pairs: the supplement's pairwise form, softmax(Q̂Kᵀ), its queries scaled by weights that sum to one over "
             f"all matches. Heads differ from uniform attention by {departure(summary, 'pairwise'):.1g} % at most.",
@@ -246,7 +246,7 @@ def nonlocality_tables(summary: Mapping[str, Any]) -> list[Table]:
         "Nonlocality Φ of convolutions written as attention",
         ["kernel", "Φ = d (K² − 1)/12", "√Φ", f"Φ on {min(summary['grid'])} cells a side"],
         [Section(kernels)],
-        ["Each offset of a kernel is a head. With borders, offsets that would lead outside are left out."],
+        ["Each offset of a kernel is a head. In the last column, offsets that lead outside the grid are left out."],
     )
     return [layer_table, convolution_table, *_trend_tables(summary)]
 
@@ -275,5 +275,5 @@ def _trend(cell: Mapping[str, Any]) -> str:
     return f"{cell['rank_correlation']:+.2f} ({cell['p_value']:.2g})"
 
 
-def _of(run: EvalRun) -> str:
+def _row_name(run: EvalRun) -> str:
     return f"{run.model} ({run.arguments.get('split') or run.data}, {len(run.predictions)} pairs)"

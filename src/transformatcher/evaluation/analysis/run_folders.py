@@ -40,14 +40,14 @@ class EvalRun:
 
     @property
     def data(self) -> str:
-        """The benchmark and its split, as people call them."""
+        """The benchmark and its split, such as ``PF-PASCAL test``."""
         return benchmark_title(self.benchmark, self.arguments.get("split"))
 
     @property
     def model(self) -> str:
-        """A few words on the model."""
+        """A short description of the model."""
         model = self.arguments.get("model", {})
-        name = self.arguments.get("weights") or "shipped model"
+        name = str(self.arguments.get("weights") or "shipped model")
         if self.arguments.get("refiner") == "none":
             name = f"raw correlation, {model.get('backbone')}"
         elif settings := self.arguments.get("set"):
@@ -71,13 +71,13 @@ class EvalRun:
 
 
 def read_eval(folder: Path) -> EvalRun:
-    """A folder that eval wrote, or an error that says what is missing."""
+    """Read a folder that eval wrote; an error names what is missing."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name one that transformatcher eval wrote (--out)")
     arguments = read_arguments(folder)
     tables = (arguments.get(key, {}) for key in ("model", "set"))
     if not isinstance(arguments.get("split"), str | None) or not all(isinstance(table, dict) for table in tables):
-        raise InputError(f"{folder / RUN}: not what eval writes; predict anew with --overwrite")
+        raise InputError(f"{folder / RUN}: not what eval writes; run eval again with --overwrite")
     if arguments.get("benchmark", "") not in ("", *BENCHMARKS):  # tables are files named after it
         raise InputError(
             f"{folder / RUN}: {arguments['benchmark']!r} is no benchmark that is known here; run eval again"
@@ -88,14 +88,14 @@ def read_eval(folder: Path) -> EvalRun:
 def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
     """The pairs that a run predicted, by name, and others of its split."""
     if run.benchmark not in BENCHMARKS:
-        raise InputError(f"{run.folder / RUN}: does not say which benchmark these predictions are of")
+        raise InputError(f"{run.folder / RUN}: does not name the benchmark of these predictions; run eval again")
     count = run.arguments.get("n_pairs", len(run.predictions))
     split, seed = run.arguments.get("split") or "test", run.arguments.get("seed") or 0
     return {pair.name: pair for pair in load_benchmark(run.benchmark, root, split, limit=count, seed=seed)}
 
 
 def read_bench(path: Path) -> dict[str, Any]:
-    """What ``bench --json`` printed, from a file."""
+    """Read a file with the output of ``bench --json``."""
     report = read_json(path)
     if not is_bench(report):
         raise InputError(f"{path}: not what transformatcher bench --json prints (device, device_peaks, rows)")
