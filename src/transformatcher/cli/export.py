@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the file, print how far it is from the model, compare both on a benchmark if that is asked for."""
     from transformatcher.cli.output import STDERR
     from transformatcher.data.benchmarks import load_benchmark
-    from transformatcher.evaluation.export_scores import compare
+    from transformatcher.evaluation.export_scores import compare_export
     from transformatcher.inference.export import check_request, export
     from transformatcher.inference.export_parity import ParityError, format_parity
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     except ParityError as found:
         STDERR.print(str(found), highlight=False)
         return 1
-    rows = compare(matcher, path, pairs, args.benchmark, ALPHAS) if pairs else []
+    rows = compare_export(matcher, path, pairs, args.benchmark, ALPHAS) if pairs else []
     megabytes = path.stat().st_size / 1e6
     if args.json:
         report: dict[str, Any] = {"file": str(path), "megabytes": megabytes, "parity": asdict(parity)}

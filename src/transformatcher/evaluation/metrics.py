@@ -1,7 +1,7 @@
-"""Predicted and true keypoints → PCK, in every protocol that publications use. Pure functions.
+"""Predicted and true keypoints → PCK, in every protocol that publications use.
 
-A keypoint is correct when its error is at most α · s. What s is, and in which frame pixels are counted, differs between
-publications; so does whether pairs or points are averaged. All of it is named here, and nothing is assumed.
+A keypoint is correct if its error is at most α · s. Publications differ in the length s, in the frame in which pixels
+are counted, and in whether they average over pairs or over points; here each of these is an argument or a function.
 """
 
 from collections.abc import Sequence
