@@ -1,10 +1,11 @@
-"""A small model without a refiner, and photos that cannot be used."""
+"""Small models, a small evaluation, and photos that cannot be used."""
 
 import struct
 from pathlib import Path
 
 import pytest
 from conftest import write_image
+from helpers.analysis import prediction, write_checkpoint, write_eval
 from safetensors.torch import save_file
 
 from transformatcher.models.backbones.resnet import ResNetFeatures
@@ -23,6 +24,17 @@ def backbone_file(tmp_path_factory) -> str:
 def raw(backbone_file: str) -> list[str]:
     """Options for raw correlation of small images."""
     return ["--refiner", "none", "--backbone", "resnet50_v1", "--backbone-weights", backbone_file, *SMALL]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> Path:
+    pairs = [prediction("000000-a-b:cat", 2.0), prediction("000001-b-a:cat", 20.0)]
+    return write_eval(tmp_path / "out" / "mine", pairs)
 
 
 @pytest.fixture(params=["truncated", "empty", "dot", "huge", "text", "gone", "folder", "long"])

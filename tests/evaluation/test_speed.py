@@ -1,9 +1,6 @@
-import json
-
 import pytest
 import torch
 
-from transformatcher.cli.main import main
 from transformatcher.config import model_config
 from transformatcher.evaluation.speed import STAGES, DevicePeaks, count_pair_cost, measure_device_peaks, measure_speed
 from transformatcher.models.build import build_matcher
@@ -36,30 +33,6 @@ def test_device_peaks_are_plausible():
     peaks = measure_device_peaks(torch.device("cpu"))
     assert 1e8 < peaks.bytes_per_s < 1e13
     assert 1e8 < peaks.flops_per_s < 1e14
-
-
-def test_command(tmp_path, capsys):
-    picture = tmp_path / "costs.png"
-    arguments = ["bench", "--size", "64", "96", "--backbone", "resnet50", "--backend", "fused", "--device", "cpu"]
-    assert main([*arguments, "--plot", str(picture), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [row["size"] for row in report["rows"]] == [64, 96]
-    wanted = {
-        "mode",
-        "backend",
-        "batch",
-        "size",
-        "backbone",
-        "variant",
-        "ms_per_pair",
-        "peak_gib",
-        "stages_ms",
-        "floor_ms",
-    }
-    assert wanted <= set(report["rows"][0])
-    assert picture.stat().st_size > 10_000
-    assert main([*arguments[:3], *arguments[4:]]) == 0
-    assert "floor: bytes and operations" in capsys.readouterr().out
 
 
 def test_costs_of_one_size_are_bars_and_of_several_lines():

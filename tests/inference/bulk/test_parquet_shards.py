@@ -171,33 +171,9 @@ def test_a_folder_of_another_run_is_refused(small: Matcher, photos: Path, tmp_pa
         match_list(small, pairs, tmp_path / "strange")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "required: LIST, --out"),
-        (["a.jpg", "b.jpg", "--out", "out"], "unexpected argument: b.jpg"),
-        (["pairs.csv"], "required: --out"),
-        (["pairs.csv", "--out", "out", "--json"], "unknown option --json"),
-        (["pairs.csv", "--out", "out", "--keypoints", "1,1"], "unknown option --keypoints"),
-        (["pairs.csv", "--out", "out", "--cache-gb", "0"], "'0' is not a number from 0.001"),
-        (["pairs.csv", "--out", "out", "--shard-size", "0"], "'0' is not a whole number from 1"),
-    ],
-)
-def test_options_of_other_commands(arguments, message, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["match-pairs", *arguments])
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("rank", "world", "message"), [("2", "2", "does not go with"), ("x", "2", "whole numbers")])
 def test_a_bad_environment(rank: str, world: str, message: str, monkeypatch):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(InputError, match=message):
         WorkerShare.from_environment()
-
-
-def test_without_pyarrow(monkeypatch, tmp_path: Path, capsys):
-    monkeypatch.setattr("transformatcher.errors.find_spec", lambda _: None)
-    assert main(["match-pairs", "pairs.csv", "--out", str(tmp_path)]) == 2
-    assert "needs the package pyarrow: pip install pyarrow (part of the extra 'bulk')" in capsys.readouterr().err
