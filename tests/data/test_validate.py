@@ -1,4 +1,4 @@
-"""``data check`` finds each planted fault, and nothing in sound folders."""
+"""``data check`` finds every problem, and none in intact folders."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from transformatcher.data.validate import check_benchmark
 from transformatcher.errors import InputError
 
 
-def test_sound_folders(spair_root: Path, pascal_root: Path, willow_root: Path, coco_root: Path):
+def test_intact_folders(spair_root: Path, pascal_root: Path, willow_root: Path, coco_root: Path):
     report = check_benchmark("spair", spair_root)
     assert report.problems == []
     assert report.counts == {"val pairs": 2, "keypoints": 8, "images": 2}
@@ -20,7 +20,7 @@ def test_sound_folders(spair_root: Path, pascal_root: Path, willow_root: Path, c
     assert check_benchmark("coco", coco_root).counts == {"objects": 4, "keypoints": 10, "images": 3}
 
 
-def test_every_fault_is_named_and_none_hides_another(spair_root: Path):
+def test_every_problem_is_named(spair_root: Path):
     notes = spair_root / "PairAnnotation" / "val"
     (notes / "000000-a-b:cat.json").write_text("{")
     (notes / "000001-b-a:cat.json").write_text(json.dumps(SPAIR_NOTE | {"trg_kps": [[15, 12], [81, 50]]}))
@@ -39,7 +39,7 @@ def test_unreadable_image(willow_root: Path):
     assert "a.png: not an image that can be decoded" in problem
 
 
-def test_coco_faults(tmp_path: Path):
+def test_problems_of_coco_files(tmp_path: Path):
     images = [{"id": 1, "file_name": "1.jpg", "width": 99, "height": 60}]
     note = {"id": 7, "image_id": 1, "category_id": 2, "bbox": [0, 0, 9, 9], "keypoints": [90, 1, 2, 5, 5, 2]}
     coco_file(tmp_path, images=images, annotations=[note])
