@@ -61,6 +61,42 @@ def tiny_config(root: Path, **train: Any) -> RunConfig:
     return run_config(tiny_tables(root, **train))
 
 
+def to_toml(tables: dict[str, Any]) -> str:
+    """Tables of keys as TOML, each list of tables on one line."""
+
+    def value(item: Any) -> str:
+        if isinstance(item, dict):
+            return "{" + ", ".join(f"{key} = {value(entry)}" for key, entry in item.items()) + "}"
+        return "[" + ", ".join(map(value, item)) + "]" if isinstance(item, list) else json.dumps(item)
+
+    return "\n".join(
+        f"[{name}]\n" + "\n".join(f"{key} = {value(entry)}" for key, entry in table.items())
+        for name, table in tables.items()
+    )
+
+
+def write_study(folder: Path) -> Path:
+    """A study of two rows and two seeds on a tiny benchmark."""
+    root = write_benchmark(folder / "PF")
+    path = folder / "study.toml"
+    path.write_text(f"""
+title = "A title"
+question = "A question?"
+seeds = [0, 1]
+measure = [{{ benchmark = "pfpascal", folder = "PF", split = "val" }}]
+
+{to_toml(tiny_tables(root, epochs=1, save_every=1000))}
+
+[[row]]
+label = "axial"
+
+[[row]]
+label = "no position"
+set = {{ "model.match2match.position" = "none" }}
+""")
+    return path
+
+
 def one_step(root: Path, out: Path) -> dict[str, torch.Tensor]:
     """Gradients of the first batch, and the validation score before it."""
     device = torch.device("cpu")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.training import tiny_config, tiny_tables, write_benchmark
+from helpers.training import tiny_config, tiny_tables, to_toml, write_benchmark
 from safetensors.torch import load_file
 
 from transformatcher.cli.main import main
@@ -317,17 +317,3 @@ class TestCommand:
             assert main([*command, "--set", setting]) == 2
             assert not (tmp_path / "run").exists()
         assert main(command) == 0
-
-
-def to_toml(tables: dict[str, Any]) -> str:
-    """TOML is JSON with = for a list of flat tables."""
-
-    def value(item: Any) -> str:
-        if isinstance(item, dict):
-            return "{" + ", ".join(f"{key} = {value(entry)}" for key, entry in item.items()) + "}"
-        return "[" + ", ".join(map(value, item)) + "]" if isinstance(item, list) else json.dumps(item)
-
-    return "\n".join(
-        f"[{name}]\n" + "\n".join(f"{key} = {value(entry)}" for key, entry in table.items())
-        for name, table in tables.items()
-    )

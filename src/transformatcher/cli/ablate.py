@@ -13,7 +13,7 @@ from transformatcher.cli.parser import examples
 from transformatcher.errors import InputError
 
 if TYPE_CHECKING:
-    from transformatcher.training.ablation import Study
+    from transformatcher.training.study import Study
 
 RESUME_HINT = "the same command continues where it stopped"
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and evaluate every row of one study or several, which share their decoded images."""
     from transformatcher.config import parse_overrides
-    from transformatcher.training.ablation import read_study
+    from transformatcher.training.study import read_study
 
     if args.out is not None and len(args.studies) > 1:
         raise InputError(f"--out {args.out}: is for one study, not {len(args.studies)}; each has a folder of its own")
@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
 def _run_study(study: Study, command: str, args: argparse.Namespace) -> None:
     from transformatcher.cli.output import STDERR, progress_bar
     from transformatcher.inference.device import pick_device
-    from transformatcher.training.ablation import TABLE, run_study
+    from transformatcher.training.ablation import run_study
+    from transformatcher.training.ablation_table import TABLE
     from transformatcher.viz.pictures import save_figure
     from transformatcher.viz.plots import plot_ablation
 

@@ -106,7 +106,7 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
     """Mean PCK of every row with its spread over seeds: a column of panels for each set, a row for each tolerance.
 
     Args:
-        table: as :func:`transformatcher.training.ablation.gather` makes it.
+        table: as :func:`transformatcher.training.ablation_table.write_table` makes it.
     """
     names, rows = list(table["pck_thresholds"]), table["rows"]
     alphas = ("0.05", "0.1")
