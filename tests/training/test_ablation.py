@@ -176,7 +176,7 @@ class TestRunStudy:
         changed = tmp_path / "study.toml"
         changed.write_text(study_file.read_text() + '[[row]]\nlabel = "soft"\nset = { "model.sampler" = "soft" }\n')
         study = read_study(str(changed))
-        with pytest.raises(InputError, match=r"study, row 'soft': soft sampler: threshold 0.1 leaves points of a"):
+        with pytest.raises(InputError, match=r"study, row 'soft': soft sampler: with threshold 0.1, some points of a"):
             run_study(study, tmp_path / "out", CPU)
         run_study(study, tmp_path / "out", CPU, only=[])  # without that row
 

@@ -21,7 +21,7 @@ class TestDryRun:
     def test_names_where_the_settings_come_from(self):
         config = model_config({**SMALL, "sampler": "soft"})
         for source in ("first.toml", "second.toml"):  # an error is not cached
-            with pytest.raises(InputError, match=f"^{source}: soft sampler: threshold 0.1 leaves points of a"):
+            with pytest.raises(InputError, match=f"^{source}: soft sampler: with threshold 0.1, some points of a"):
                 dry_run(config, source)
 
 
