@@ -25,7 +25,7 @@ def test_writes_a_file_that_reads_again(coco_root: Path, photos: Path, tmp_path:
     objects = load_coco_objects(out, photos)
     assert [(item.category, item.image) for item in objects] == [("dog", photos / n) for n in ("x.jpg", "y.png")]
     assert run("propagate", *arguments) == 2
-    assert "out.json: is there already" in capsys.readouterr().err
+    assert "out.json: exists already" in capsys.readouterr().err
     assert run("propagate", *arguments, "--overwrite", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary == {

@@ -1,4 +1,4 @@
-"""Annotated photos → keypoints for others: the vote, the file, and a run that is stopped and goes on."""
+"""Annotated photos → keypoints for others: the file, and a run that is stopped and continued."""
 
 import json
 import os
@@ -10,63 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from helpers.propagation import POINTS, make_photo
 
 import transformatcher.inference.propagate as module
 from transformatcher.data.coco_keypoints import load_coco_objects
-from transformatcher.data.synthetic import synthetic_pair
 from transformatcher.errors import InputError
 from transformatcher.images import image_size
 from transformatcher.inference.calibration import Calibration
 from transformatcher.inference.matcher import Matcher
-from transformatcher.inference.propagate import KeypointEstimate, find_targets, propagate, to_record, vote_keypoints
-
-POINTS = {"one": (40, 30), "two": (150, 30), "three": (100, 90)}
-
-
-def photo(seed: int) -> Image.Image:
-    pixels = synthetic_pair(seed, size=(120, 200))[0].src_image
-    assert isinstance(pixels, np.ndarray)
-    return Image.fromarray(pixels)
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """Two photos of one thing, the second without its last keypoint, and one of another kind; a fourth has none."""
-    folder = tmp_path / "annotated"
-    (folder / "images").mkdir(parents=True)
-    for name, seed in (("a.png", 0), ("b.png", 1), ("c.png", 2), ("d.png", 3)):
-        photo(seed).save(folder / "images" / name)
-
-    def note(number: int, image: int, category: int, flags: str) -> dict[str, Any]:
-        points = [v for (x, y), flag in zip(POINTS.values(), flags, strict=False) for v in (x, y, int(flag))]
-        return {"id": number, "image_id": image, "category_id": category, "keypoints": points}
-
-    data = {
-        "images": [{"id": 10 + i, "file_name": f"{n}.png", "width": 200, "height": 120} for i, n in enumerate("abcd")],
-        "categories": [
-            {"id": 3, "name": "thing", "keypoints": list(POINTS), "skeleton": [[1, 2]]},
-            {"id": 5, "name": "other", "keypoints": ["one", "two"]},
-        ],
-        "annotations": [note(21, 10, 3, "222"), note(22, 11, 3, "220"), note(23, 12, 5, "22")],
-    }
-    path = folder / "notes.json"
-    path.write_text(json.dumps(data))
-    return path
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Copies of two annotated photos at other sizes, one of them turned by its EXIF tag, and what is no target."""
-    folder = tmp_path / "photos"
-    (folder / "deep").mkdir(parents=True)
-    photo(0).resize((400, 240)).save(folder / "like_a.png")
-    exif = Image.Exif()
-    exif[0x0112] = 6  # shown turned clockwise, so stored turned the other way
-    photo(1).rotate(90, expand=True).save(folder / "deep" / "like_b.jpg", exif=exif, quality=95)
-    (folder / "readme.txt").write_text("no image")
-    (folder / "._like_a.png").write_bytes(b"what macOS leaves behind")
-    return folder
+from transformatcher.inference.propagate import propagate
 
 
 def note_of(out: Path, file_name: str, category: int = 3) -> dict[str, Any]:
@@ -134,56 +86,6 @@ class TestFile:
         assert (nothing.images, nothing.annotations, nothing.no_match) == (2, 0, 10)
         assert load_coco_objects(tmp_path / "none.json", photos) == []
 
-    @pytest.mark.parametrize("points", [[[0.0, 0.0]], [[30.0, 20.0]], [[3.0, 5.0], [3.0, 15.0]], [[-1.0, 31.0]]])
-    def test_boxes_are_never_empty_and_never_outside(self, points):
-        n = len(points)
-        guess = KeypointEstimate(np.array(points), np.ones(n), np.zeros(n, dtype=int))
-        item = an_object()
-        (note,) = to_record("x.png", (20, 30), {"thing": guess}, {"thing": [item]}, None)["annotations"]
-        x, y, w, h = note["bbox"]
-        assert min(x, y) >= 0
-        assert min(w, h) >= 1
-        assert x + w <= 30
-        assert y + h <= 20
-        assert note["area"] == pytest.approx(w * h, abs=0.01)
-
-
-def an_object() -> module.AnnotatedObject:
-    return module.AnnotatedObject("7", Path("a"), None, "thing", np.zeros((1, 2)), np.ones(1, bool), None, ("one",))
-
-
-class TestVote:
-    def test_of_two_the_surer(self):
-        kps = np.array([[[10.0, 10.0], [0.0, 0.0]], [[80.0, 80.0], [50.0, 50.0]]])
-        guess = vote_keypoints(kps, np.array([[0.3, 0.0], [0.4, 0.2]]), 100)
-        assert guess.chosen.tolist() == [1, 1]
-        assert guess.kps_px.tolist() == [[80, 80], [50, 50]]
-        assert guess.confidence.tolist() == [0.4, 0.2]
-
-    def test_two_that_agree_beat_one_that_is_a_little_surer(self):
-        kps = np.array([[[10.0, 10.0]], [[12.0, 10.0]], [[80.0, 80.0]]])
-        assert vote_keypoints(kps, np.array([[0.5], [0.4], [0.6]]), 100).chosen.tolist() == [0]
-        assert vote_keypoints(kps, np.array([[0.1], [0.1], [0.9]]), 100).chosen.tolist() == [2]
-
-    def test_a_keypoint_that_no_reference_shows(self):
-        guess = vote_keypoints(np.zeros((2, 1, 2)), np.zeros((2, 1)), 100)
-        assert guess.confidence.tolist() == [0]
-
-    def test_against_a_loop(self):
-        rng = np.random.default_rng(0)
-        kps, confidence = rng.uniform(0, 50, (4, 6, 2)), rng.uniform(0.1, 1, (4, 6)) * (rng.random((4, 6)) < 0.7)
-        guess = vote_keypoints(kps, confidence, 50)
-        for n in range(6):
-            support = []
-            for r in range(4):
-                total = 0.0
-                for other in range(4):
-                    trust = confidence[other].sum() / max((confidence[other] > 0).sum(), 1)
-                    d2 = ((kps[r, n] - kps[other, n]) ** 2).sum()
-                    total += np.exp(-d2 / (2 * 5**2)) * confidence[other, n] * trust
-                support.append(total if confidence[r, n] > 0 else -1)
-            assert guess.chosen[n] == np.argmax(support)
-
 
 @pytest.fixture
 def predicted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -211,7 +113,7 @@ class TestResume:
     @pytest.fixture
     def many(self, photos: Path) -> Path:
         for seed in range(4, 7):
-            photo(seed).save(photos / f"{seed}.png")
+            make_photo(seed).save(photos / f"{seed}.png")
         return photos
 
     def test_goes_on_after_a_kill_mid_line(self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, predicted):
@@ -222,9 +124,10 @@ class TestResume:
         with pytest.raises(KeyboardInterrupt):
             propagate(matcher, notes, [many], out, batch=1, track=stop_after(3))
         partial = tmp_path / "out.json.partial"
+        records = partial / "records.jsonl"
         assert not out.exists()
-        assert len(partial.read_text().splitlines()) == 4  # the run, and three images
-        partial.write_bytes(partial.read_bytes()[:-40])
+        assert len(records.read_text().splitlines()) == 3
+        records.write_bytes(records.read_bytes()[:-40])
         assert predicted == ["4.png", "5.png", "6.png"]
         predicted.clear()
         propagate(matcher, notes, [many], out, batch=1)
@@ -243,10 +146,10 @@ class TestResume:
         out = tmp_path / "out.json"
         with pytest.raises(KeyboardInterrupt):
             propagate(matcher, notes, [many], out, track=stop_after(4))
-        with pytest.raises(InputError, match=r'other inputs, .* category \(null there, "thing" here\);'):
+        with pytest.raises(InputError, match=r'differs in .*category \(null there, "thing" here\); give the same'):
             propagate(matcher, notes, [many], out, category="thing")
         notes.write_text(notes.read_text().replace("150", "151"))
-        with pytest.raises(InputError, match="which differ in annotations; give the same again"):
+        with pytest.raises(InputError, match=r"which differs in annotations \(.* there, .* here\); give the same"):
             propagate(matcher, notes, [many], out)
         predicted.clear()
         propagate(matcher, notes, [many], out, overwrite=True)
@@ -257,7 +160,7 @@ class TestResume:
     ):
         out = tmp_path / "out.json"
         out.write_text("corrected by hand")
-        with pytest.raises(InputError, match="is there already; choose another --out"):
+        with pytest.raises(InputError, match="exists already; choose another --out"):
             propagate(matcher, notes, [many], out)
         with pytest.raises(KeyboardInterrupt):
             propagate(matcher, notes, [many], out, batch=1, overwrite=True, track=stop_after(2))
@@ -267,10 +170,21 @@ class TestResume:
         assert len(predicted) == 3
         assert len(json.loads(out.read_text())["images"]) == 5
 
-    @pytest.mark.parametrize("content", ["[1]\n", '{"x": 1}\n', "garbage\n", '{"run": {}}\n{"x": 1}\n'])
-    def test_a_partial_file_of_another_kind(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, content):
-        (tmp_path / "out.json.partial").write_text(content)
-        with pytest.raises(InputError, match=r"out\.json\.partial: .*--overwrite"):
+    @pytest.mark.parametrize("line", ["[1]", '{"file_name": 1}', "garbage"])
+    def test_a_damaged_record(self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, line: str):
+        out = tmp_path / "out.json"
+        with pytest.raises(KeyboardInterrupt):
+            propagate(matcher, notes, [many], out, batch=1, track=stop_after(2))
+        with (tmp_path / "out.json.partial" / "records.jsonl").open("a") as file:
+            file.write(line + "\n")
+        with pytest.raises(InputError, match=r"records\.jsonl, line 3: not the record of an image .*--overwrite"):
+            propagate(matcher, notes, [many], out)
+
+    def test_a_folder_of_something_else(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
+        partial = tmp_path / "out.json.partial"
+        partial.mkdir()
+        (partial / "records.jsonl").write_text("")
+        with pytest.raises(InputError, match=r"out\.json\.partial: holds results, but no valid run\.json"):
             propagate(matcher, notes, [photos], tmp_path / "out.json")
 
 
@@ -289,7 +203,7 @@ class TestFaults:
     @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text there")
     def test_a_name_that_is_no_text(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
         name = os.fsdecode(b"caf\xe9.png")
-        photo(4).save(photos / name)
+        make_photo(4).save(photos / name)
         out = tmp_path / "out.json"
         assert propagate(matcher, notes, [photos], out).failed == {}
         assert name in [entry["file_name"] for entry in json.loads(out.read_text())["images"]]
@@ -298,7 +212,7 @@ class TestFaults:
         (photos / "broken.jpg").write_bytes(b"garbage")
         with pytest.raises(KeyboardInterrupt):
             propagate(matcher, notes, [photos], tmp_path / "out.json", batch=1, track=stop_after(2))
-        photo(4).save(photos / "broken.jpg")
+        make_photo(4).save(photos / "broken.jpg")
         result = propagate(matcher, notes, [photos], tmp_path / "out.json", batch=1)
         assert (result.images, result.failed) == (3, {})
 
@@ -341,32 +255,6 @@ class TestFaults:
         with pytest.raises(InputError, match="a folder; name the file itself"):
             propagate(matcher, notes, [photos], tmp_path)
         assert not list(tmp_path.glob("*.json*"))
-
-
-class TestTargets:
-    def test_files_and_folders(self, photos: Path, notes: Path):
-        annotated = {notes.parent / "images" / name for name in ("a.png", "b.png")}
-        root, names = find_targets([photos / "deep", notes.parent, photos / "deep" / "like_b.jpg"], annotated)
-        assert root == photos.parent
-        assert names == ["annotated/images/c.png", "annotated/images/d.png", "photos/deep/like_b.jpg"]
-
-    def test_a_folder_that_may_not_be_read(self, photos: Path, monkeypatch: pytest.MonkeyPatch):
-        def refuse(_: Path) -> None:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(Path, "iterdir", refuse)
-        with pytest.raises(InputError, match=r"photos: this folder cannot be read \(Permission denied\)"):
-            find_targets([photos], set())
-
-    def test_nothing_to_do(self, notes: Path, tmp_path: Path):
-        (tmp_path / "empty").mkdir()
-        with pytest.raises(InputError, match="nowhere: no such image or folder"):
-            find_targets([tmp_path / "nowhere"], set())
-        with pytest.raises(InputError, match="empty: no image there"):
-            find_targets([tmp_path / "empty"], set())
-        image = notes.parent / "images" / "a.png"
-        with pytest.raises(InputError, match="all 1 images there are annotated already"):
-            find_targets([image], {notes.parent / "images" / ".." / "images" / "a.png"})
 
 
 def test_the_shipped_model_on_cats(tmp_path: Path):

@@ -5,7 +5,7 @@ import pytest
 from helpers.web_session import FakePair
 
 from transformatcher.errors import InputError
-from transformatcher.inference.propagate import vote_keypoints
+from transformatcher.inference.propagate_voting import vote_keypoints
 from transformatcher.web.predictions import (
     PointPrediction,
     missing_pairs,

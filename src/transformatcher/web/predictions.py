@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 from transformatcher.errors import InputError
 from transformatcher.inference.matched_pair import MatchedPair
 from transformatcher.inference.matcher import Matcher
-from transformatcher.inference.propagate import vote_keypoints
+from transformatcher.inference.propagate_voting import vote_keypoints
 from transformatcher.schema import Size
 from transformatcher.viz.warp import thin_plate_warp
 from transformatcher.web.session import XY, Session, SessionPhoto
@@ -99,7 +99,7 @@ def predict_points(session: Session) -> dict[int, dict[str, PointPrediction]]:
 def vote_predictions(candidates: Iterable[Mapping[int, PointPrediction]], size: Size) -> dict[int, PointPrediction]:
     """The predictions of several references (each: point id → prediction) on a photo of ``size`` → one for each point.
 
-    The vote is :func:`transformatcher.inference.propagate.vote_keypoints`, as in the command.
+    The vote is :func:`transformatcher.inference.propagate_voting.vote_keypoints`, as in the command.
     """
     references = [by_point for by_point in candidates if by_point]
     points = list(dict.fromkeys(point for by_point in references for point in by_point))

@@ -148,9 +148,13 @@ def match_list(
     complete = all(path.exists() for path in paths.values())
     if complete:
         remove_unfinished(out)
-    counted = list(paths.values()) if complete else [paths[start] for start in mine]
-    errors = list(islice(read_errors(counted), MAX_ERRORS))
-    return BulkSummary(total, failed, complete, errors, sum(count_failed(path) for path in counted))
+    return summarize(list(paths.values()) if complete else [paths[start] for start in mine], total, failed, complete)
+
+
+def summarize(shards: Sequence[Path], pairs: int, failed: int, complete: bool) -> BulkSummary:
+    """The numbers of this process's share, with the errors in some shards."""
+    errors = list(islice(read_errors(shards), MAX_ERRORS))
+    return BulkSummary(pairs, failed, complete, errors, sum(count_failed(path) for path in shards))
 
 
 def shard_path(out: Path, start: int, count: int) -> Path:
