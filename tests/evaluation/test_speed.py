@@ -4,7 +4,6 @@ import torch
 from transformatcher.config import model_config
 from transformatcher.evaluation.speed import STAGES, DevicePeaks, count_pair_cost, measure_device_peaks, measure_speed
 from transformatcher.models.build import build_matcher
-from transformatcher.viz.plots import plot_costs
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
@@ -33,27 +32,3 @@ def test_device_peaks_are_plausible():
     peaks = measure_device_peaks(torch.device("cpu"))
     assert 1e8 < peaks.bytes_per_s < 1e13
     assert 1e8 < peaks.flops_per_s < 1e14
-
-
-def test_costs_of_one_size_are_bars_and_of_several_lines():
-    """A line through a single number of matches shows nothing."""
-
-    def row(backend, batch, matches, ms):
-        words = {"mode": "infer", "backbone": "resnet50", "variant": "paper"}
-        return words | {
-            "backend": backend,
-            "batch": batch,
-            "matches": matches,
-            "ms_per_pair": ms,
-            "peak_gib": 2 * ms,
-            "floor_ms": 0.1,
-        }
-
-    one = {"device": "cpu", "rows": [row("fused", 1, 625, 2.0), row("eager", 1, 625, 5.0)]}
-    left, right = plot_costs(one).axes
-    assert [bar.get_width() for bar in left.patches] == [2.0, 5.0]
-    assert [bar.get_width() for bar in right.patches] == [4.0, 10.0]
-    assert [tick.get_text() for tick in left.get_yticklabels()] == ["fused, batch 1", "eager, batch 1"]
-    left, _ = plot_costs(one | {"rows": [*one["rows"], row("fused", 1, 1296, 3.0)]}).axes
-    assert not left.patches
-    assert [list(line.get_xdata()) for line in left.lines] == [[625, 1296], [625], [625, 1296]]  # fused, eager, floor

@@ -1,5 +1,6 @@
 """Pictures of errors, flow, heat maps and warps: what is drawn is what was measured, at any size of image."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,6 +185,13 @@ def test_a_picture_that_cannot_be_written(tmp_path: Path):
     with pytest.raises(InputError, match=r"taken\.png: cannot be written"):
         save_figure(Figure(), tmp_path / "taken.png")
     assert [path.name for path in tmp_path.iterdir()] == ["taken.png"]
+
+
+def test_names_in_any_script_are_drawn_without_a_warning(tmp_path: Path):
+    figure = draw_warp(plain(40, 40), plain(40, 40), plain(40, 40), names=("猫.jpg", "$\\bad{$.jpg"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_figure(figure, tmp_path / "a.png")
 
 
 def test_an_interruption_leaves_the_old_picture(tmp_path: Path):

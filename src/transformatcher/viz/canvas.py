@@ -215,6 +215,11 @@ def fit_text(text: str, width: float, fontsize: float = FONT) -> str:
     return f"{text[: room - room // 2]}…{text[len(text) - room // 2 :]}"
 
 
+def no_math(text: str) -> str:
+    """A name from outside for titles, ticks and legends of plots: matplotlib reads two dollar signs as a formula."""
+    return text.replace("$", r"\$")
+
+
 def wrap_text(text: str, width: float) -> list[str]:
     """Lines of text that fit into some inches."""
     return textwrap.wrap(text, max(int(width / text_width("m")), 1))

@@ -1,6 +1,8 @@
 """Errors, flow, heat maps and warps → pictures of photos, legible at any image size and for any eyes."""
 
+import warnings
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -239,5 +241,12 @@ def _ring(centre: tuple[float, float], radius: float | tuple[float, float], **st
 
 
 def save_figure(figure: Figure, path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a figure, in the format its ending names and with ``metadata`` of that format, whole or not at all."""
-    atomic_write(path, lambda new: figure.savefig(new, format=path.suffix[1:].lower(), metadata=metadata))
+    """Write a figure in the format of the suffix, with ``metadata`` of that format; an interruption leaves no half."""
+    atomic_write(path, lambda new: render_figure(figure, new, path.suffix[1:].lower(), metadata=metadata))
+
+
+def render_figure(figure: Figure, file: Path | BytesIO, suffix: str, **options: Any) -> None:
+    """Draw a figure into a file; letters that the font does not have become boxes without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(file, format=suffix, **options)

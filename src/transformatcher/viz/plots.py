@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from transformatcher.viz.canvas import SEQUENTIAL
+from transformatcher.viz.canvas import SEQUENTIAL, no_math
 
 
 def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
@@ -24,7 +24,7 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
     for name, colour in zip(names, colours, strict=False):
         for alpha, style in (("0.1", "-"), ("0.05", "--")):
             values = [row["pck"][name][alpha] for row in metrics]
-            right.plot(pairs, values, style, color=colour, marker=".", label=f"{name} @ {alpha}")
+            right.plot(pairs, values, style, color=colour, marker=".", label=no_math(f"{name} @ {alpha}"))
     right.set_ylabel("validation PCK (%)")
     if names:
         right.legend(fontsize=7)
@@ -34,7 +34,7 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.grid(alpha=0.3)
     if title:
-        figure.suptitle(title, fontsize=9)
+        figure.suptitle(no_math(title), fontsize=9)
     return figure
 
 
@@ -92,13 +92,14 @@ def plot_scores(scores: Mapping[str, Any], pck_threshold: str, alpha: str, title
     errors = np.abs(np.array([cell["ci95"] for cell in cells.values()]).T - values)
     bars.bar(range(len(cells)), values, yerr=errors, color=mpl.colormaps[SEQUENTIAL](0.35), ecolor="0.25", capsize=2)
     bars.axhline(scores["pck"][pck_threshold][alpha]["per_pair"], color="black", lw=1, ls="--", label="all pairs")
-    bars.set_xticks(range(len(cells)), list(cells), rotation=60, ha="right", fontsize=8)
+    bars.set_xticks(range(len(cells)), [no_math(name) for name in cells], rotation=60, ha="right", fontsize=8)
     bars.set(ylabel=f"PCK @ {alpha}, {pck_threshold} (%)", ylim=(0, 100))
     bars.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, borderaxespad=0)
     for axis in (curve, bars):
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
-    figure.suptitle(f"{title}  ({scores['n_pairs']} pairs, {scores['n_points']} points)".strip(), fontsize=10)
+    counts = f"({scores['n_pairs']} pairs, {scores['n_points']} points)"
+    figure.suptitle(f"{no_math(title)}  {counts}".strip(), fontsize=10)
     return figure
 
 
@@ -110,7 +111,7 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
     """
     names, rows = list(table["pck_thresholds"]), table["rows"]
     alphas = ("0.05", "0.1")
-    labels = [textwrap.fill(str(row["label"]), 36) for row in rows]
+    labels = [no_math(textwrap.fill(str(row["label"]), 36)) for row in rows]
     lines = sum(1 + label.count("\n") for label in labels)
     size = (3 + 2.6 * len(names), 1 + 2 * (0.5 + 0.24 * lines))
     figure = Figure(figsize=size, dpi=110, layout="constrained")
@@ -121,7 +122,7 @@ def plot_ablation(table: Mapping[str, Any]) -> Figure:
             cells = [row.get(f"{name} @ {alpha}", {"mean": np.nan, "spread": 0}) for row in rows]
             means, spreads = [cell["mean"] for cell in cells], [cell["spread"] for cell in cells]
             panel.errorbar(means, positions, xerr=spreads, fmt="o", ms=5, capsize=2, color=colour)
-            panel.set_title(f"{name} ({table['pck_thresholds'][name]}) @ {alpha}", fontsize=9)
+            panel.set_title(no_math(f"{name} ({table['pck_thresholds'][name]}) @ {alpha}"), fontsize=9)
             panel.grid(axis="both", alpha=0.3)
             panel.tick_params(labelsize=8)
     for panel in panels[-1]:
@@ -143,7 +144,8 @@ def plot_costs(report: Mapping[str, Any]) -> Figure:
     else:
         _cost_bars(left, right, groups)
     row = report["rows"][0]
-    figure.suptitle(f"{row['mode']}, {row['backbone']}, {row['variant']}, {report['device']}", fontsize=10)
+    title = f"{row['mode']}, {row['backbone']}, {row['variant']}, {report['device']}"
+    figure.suptitle(no_math(title), fontsize=10)
     return figure
 
 
@@ -154,7 +156,7 @@ def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
     colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(groups)))
     for colour, marker, ((backend, batch), rows) in zip(colours, "osD^vPX*" * 4, groups.items(), strict=False):
         matches = [row["matches"] for row in rows]
-        label = f"{backend}, batch {batch}"
+        label = no_math(f"{backend}, batch {batch}")
         left.plot(matches, [row["ms_per_pair"] for row in rows], marker=marker, color=colour, label=label)
         right.plot(matches, [row["peak_gib"] for row in rows], marker=marker, color=colour, label=label)
     first = next(iter(groups.values()))
@@ -167,7 +169,7 @@ def _cost_lines(left: Axes, right: Axes, groups: CostGroups) -> None:
 
 
 def _cost_bars(left: Axes, right: Axes, groups: CostGroups) -> None:
-    labels = [f"{backend}, batch {batch}" for backend, batch in groups]
+    labels = [no_math(f"{backend}, batch {batch}") for backend, batch in groups]
     rows = [rows[-1] for rows in groups.values()]
     colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(groups)))
     floors = [row["floor_ms"] for row in rows]

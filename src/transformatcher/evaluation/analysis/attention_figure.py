@@ -131,7 +131,9 @@ class _Panels:
         return axes
 
     def title(self, text: str) -> None:
-        self.figure.text(0.5, 1 - 0.2 / self.total, text, ha="center", va="center", fontsize=10)
+        """A line above all panels."""
+        y = 1 - 0.2 / self.total
+        self.figure.text(0.5, y, text, ha="center", va="center", fontsize=10, parse_math=False)
 
 
 def _heatmap_scale(heatmaps: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Normalize:

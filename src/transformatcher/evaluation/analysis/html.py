@@ -19,7 +19,7 @@ from PIL import Image
 
 from transformatcher.errors import InputError
 from transformatcher.evaluation.analysis.tables import Table
-from transformatcher.viz.pictures import save_figure
+from transformatcher.viz.pictures import render_figure, save_figure
 
 COMMAND_KEY = "Description"  # of the text in a PNG file: the command that drew it
 IMAGE_URI = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
@@ -173,7 +173,7 @@ def save_with_command(figure: Figure, path: Path, command: str) -> None:
 
 def _png(figure: Figure, dpi: int) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    render_figure(figure, buffer, "png", dpi=dpi)
     with Image.open(buffer) as image:  # plots have few colours: a palette halves the file
         small = image.convert("RGB")
     if len(small.getcolors(maxcolors=2**24) or []) <= 20_000:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from transformatcher.evaluation.analysis.nonlocality_run import FORMS
 from transformatcher.evaluation.predict import LEVELS
-from transformatcher.viz.canvas import QUALITATIVE, SEQUENTIAL
+from transformatcher.viz.canvas import QUALITATIVE, SEQUENTIAL, no_math
 
 NAMES = {"pairwise": "query-key pairs", "query": "global query", "key": "global key"}
 PAPER_ATTENTION, PAPER_CONVOLUTION = 12.5, 8.0  # cells: numbers of section 5.2 on Figure 6
@@ -35,7 +35,7 @@ def plot_nonlocality(summary: Mapping[str, Any], title: str = "") -> Figure:
         axis.spines[["top", "right"]].set_visible(False)
     hs, ws, ht, wt = summary["grid"]
     what = f"nonlocality on {summary['n_pairs']} pairs, {hs}×{ws} × {ht}×{wt} matches"
-    figure.suptitle(" · ".join(filter(None, (title, what))), fontsize=10)
+    figure.suptitle(no_math(" · ".join(filter(None, (title, what)))), fontsize=10)
     return figure
 
 
@@ -120,7 +120,7 @@ def plot_difficulty(summary: Mapping[str, Any], title: str = "") -> Figure | Non
     handles = [mpl.patches.Patch(color=colour, label=level) for level, colour in zip(LEVELS, colours, strict=True)]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(LEVELS), fontsize=8, frameon=False)
     what = f"difficulty of {summary['n_pairs']} pairs by nonlocality (ρ: rank correlation of a pair's Φ and its level)"
-    figure.suptitle(" · ".join(filter(None, (title, what))), fontsize=10)
+    figure.suptitle(no_math(" · ".join(filter(None, (title, what)))), fontsize=10)
     return figure
 
 

@@ -16,7 +16,7 @@ from transformatcher.evaluation.analysis.run_folders import EvalRun, pairs_of
 from transformatcher.evaluation.analysis.tables import NOTHING, Section, Table
 from transformatcher.evaluation.scores import pair_scores
 from transformatcher.schema import ImagePair
-from transformatcher.viz.canvas import SEQUENTIAL
+from transformatcher.viz.canvas import SEQUENTIAL, no_math
 
 LISTED = ("the pair itself", "both images, not as a pair", "one image", "neither image")
 ALL, FEW = "all pairs", "at most one image"  # of LISTED, the last two together
@@ -144,7 +144,7 @@ def plot_overlap(overlap: Overlap) -> Figure:
             label = f"{name} ({overlap.counts[name]} pairs)" if number == 0 else None
             bars = axis.bar(positions, heights, width, color=colour, label=label)
             axis.bar_label(bars, [f"{cell[number]:.0f}" if cell else NOTHING for cell in cells], fontsize=7)
-        axis.set_xticks(range(len(overlap.scores)), list(overlap.scores), fontsize=8)
+        axis.set_xticks(range(len(overlap.scores)), [no_math(name) for name in overlap.scores], fontsize=8)
         axis.set(title=f"α = {alpha}", ylim=(0, 105))
     axes[0].set_ylabel(f"PCK (%), {overlap.pck_threshold}")
     figure.legend(loc="outside lower center", ncols=len(LISTED), fontsize=8, frameon=False)
