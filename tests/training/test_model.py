@@ -6,13 +6,12 @@ import pytest
 import torch
 from helpers.training import tiny_config
 from safetensors.torch import save_file
-from torch import nn
 
 from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.models.build import build_matcher
-from transformatcher.training.model import dry_run, init_model, set_training_mode
+from transformatcher.training.model import dry_run, init_model
 
 SMALL = {"backbone": "resnet50_v1", "stages": [1], "image_size": 32, "grid": 4, "sampler": "bilinear"}
 
@@ -38,16 +37,5 @@ class TestInitModel:
         config = tiny_config(tmp_path / "any")
         trained = build_matcher(config.model)
         save_checkpoint(tmp_path / "trained", trained, config.model)
-        model = init_model(tiny_config(tmp_path / "any", **{INIT_FROM: str(tmp_path / "trained")}))
+        model = init_model(tiny_config(tmp_path / "any", init_from=str(tmp_path / "trained")))
         assert all(torch.equal(value, trained.state_dict()[key]) for key, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("freeze", [True, False])
-def test_training_mode(freeze: bool):
-    model = build_matcher(model_config(SMALL))
-    set_training_mode(model, freeze_batch_norm=freeze)
-    assert model.training
-    assert {norm.training for norm in model.modules() if isinstance(norm, nn.BatchNorm2d)} == {not freeze}
-
-
-INIT_FROM = "start"

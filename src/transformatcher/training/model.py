@@ -8,7 +8,6 @@ import torch
 from transformatcher.config import ModelConfig, RunConfig
 from transformatcher.errors import InputError
 from transformatcher.inference.checkpoint import load_checkpoint
-from transformatcher.models.backbones.backbone import Backbone
 from transformatcher.models.backbones.weights import load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.transformatcher import TransforMatcher
@@ -51,10 +50,3 @@ def _run_on_meta_device(config: ModelConfig) -> None:
         flow = model(image, image)
         for training in (True, False):  # training and evaluation use different samplers
             model.train(training).transfer(flow, torch.empty(1, 1, 2))
-
-
-def set_training_mode(model: TransforMatcher, *, freeze_batch_norm: bool) -> None:
-    """Switch to training mode; frozen batch norms go on using their running statistics."""
-    if freeze_batch_norm and isinstance(model.backbone, Backbone):
-        model.backbone.freeze_norms()
-    model.train()

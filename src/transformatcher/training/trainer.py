@@ -27,11 +27,12 @@ from transformatcher.errors import InputError
 from transformatcher.evaluation.metrics import ALPHAS
 from transformatcher.files import exclusive_lock
 from transformatcher.inference.checkpoint import save_checkpoint
+from transformatcher.models.backbones.backbone import Backbone
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.run_folder import RUN, Run, check_run_folder, write_run
 from transformatcher.schema import PairBatch
 from transformatcher.training.distributed import DistributedContext
-from transformatcher.training.model import dry_run, init_model, set_training_mode
+from transformatcher.training.model import dry_run, init_model
 from transformatcher.training.objective import CudaGraphLoss, Objective, loss_and_gradients
 from transformatcher.training.optim import lr_factor, make_ema, make_optimizer
 from transformatcher.training.run_log import METRICS, RunLog
@@ -87,6 +88,8 @@ class Trainer:
             torch.backends.cudnn.benchmark = True  # every batch has the same shape
         self.objective = self._make_objective()
         self.ema = make_ema(self.model, settings.ema_decay) if settings.ema_decay else None
+        if settings.batch_norm == "frozen" or settings.lr_backbone == 0:
+            cast(Backbone, self.model.backbone).freeze_norms()
         self.compute_loss: Callable[[PairBatch], Tensor] = partial(loss_and_gradients, self.objective)
         self.optimizer = make_optimizer(self.model, settings, device)
 
@@ -140,7 +143,7 @@ class Trainer:
             if state.step == 0:
                 self._draw_matches("start")
             if self.device.type == "cuda" and self.distributed.world_size == 1:
-                self._set_training_mode()
+                self.model.train()
                 self.compute_loss = CudaGraphLoss(self.objective, self.batches.first())
             for batch in self.batches.stream(state.epoch, state.batch, settings.epochs):
                 loss = self.step(batch)
@@ -159,7 +162,7 @@ class Trainer:
         """One step of the optimizer; returns the loss, on the device."""
         state, settings = self.state, self.config.train
         if not self.model.training:  # after a validation
-            self._set_training_mode()
+            self.model.train()
         factor = lr_factor(state.step, self.total_steps, settings.warmup_steps, settings.lr_schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = factor * group["base_lr"]
@@ -178,10 +181,6 @@ class Trainer:
     def total_steps(self) -> int:
         """Steps of the whole run."""
         return self.config.train.epochs * len(self.batches)
-
-    def _set_training_mode(self) -> None:
-        settings = self.config.train
-        set_training_mode(self.model, freeze_batch_norm=settings.batch_norm == "frozen" or settings.lr_backbone == 0)
 
     def _should_stop(self) -> bool:
         """Whether any process got a signal; several processes compare only now and then, which waits for the device."""
