@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from transformatcher.errors import InputError
-from transformatcher.files import append_lines, atomic_write, complete_lines, exclusive_lock, parse_json, write_text
+from transformatcher.files import (
+    append_lines,
+    atomic_write,
+    check_writable,
+    complete_lines,
+    exclusive_lock,
+    parse_json,
+    write_text,
+)
 
 needs_locks = pytest.mark.skipif(sys.platform == "win32", reason="folders are not held on Windows")
 HOLD = "import sys, time; from pathlib import Path; from transformatcher.files import exclusive_lock\n"
@@ -99,6 +107,17 @@ class TestWhole:
         assert len(list(tmp_path.iterdir())) == 1
         with exclusive_lock(tmp_path):
             assert list(tmp_path.iterdir()) == []
+
+
+def test_where_a_file_could_be_written(tmp_path: Path):
+    (tmp_path / "file").touch()
+    check_writable(tmp_path / "new")
+    check_writable(tmp_path / "new" / "folder" / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(InputError, match="file is not a folder that can be written to"):
+        check_writable(tmp_path / "file" / "new")
+    with pytest.raises(InputError, match=r"cannot be written \(File name too long\)"):
+        check_writable(tmp_path / ("x" * 300) / "file")
 
 
 def test_json_without_half_characters():

@@ -55,6 +55,16 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"{folder}: cannot be made a folder to write to ({error.strerror})") from error
 
 
+def check_writable(path: Path) -> None:
+    """Raise an InputError if a file could not be written there; for work that takes long before it writes."""
+    try:
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+    except OSError as error:  # a name too long, a folder without permission
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: cannot be written, {folder} is not a folder that can be written to")
+
+
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Make a folder if need be and hold it: another process that asks for the same meanwhile gets an error.

@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -237,25 +236,6 @@ def test_compared_on_a_benchmark(weights: Path, spair_root: Path, tmp_path: Path
     assert "parity: differs from the model by" in printed
     assert "allowed: 0.1 px of flow at most" in printed
     assert "PCK @ 0.1" in printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--out", "model.pth"], r"ends in \.onnx, or in \.pt2"),
-        (["--out", "model.pt2", "--precision", "int8"], "only for ONNX files"),
-        (["--out", "model.onnx", "--benchmark", "spair"], "--benchmark and --root go together"),
-        (["--out", "model.onnx", "--set", "match2match.depth=2"], "depth is fixed by its training"),
-        (["--out", "folder.onnx"], "a folder; name the file itself"),
-    ],
-)
-def test_refused(arguments, message, weights: Path, tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.onnx").mkdir()
-    assert main(["export", "--weights", str(weights), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert re.search(message, error)
-    assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
 
 
 def test_without_the_packages(weights: Path, tmp_path: Path, monkeypatch):

@@ -14,6 +14,7 @@ from transformatcher.cli.model_args import LIMIT, LIMIT_HELP, THREADS, add_check
 from transformatcher.cli.parser import examples
 from transformatcher.data.benchmarks import BENCHMARKS
 from transformatcher.errors import InputError
+from transformatcher.files import check_writable
 
 if TYPE_CHECKING:
     from transformatcher.evaluation.export_scores import ExportScore
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     path = Path(args.out)
     check_request(path, args.precision)
+    check_writable(path)
     if bool(args.benchmark) != bool(args.root):
         raise InputError("--benchmark and --root go together: which benchmark, and where it is")
     pairs = load_benchmark(args.benchmark, Path(args.root), args.split, limit=args.limit) if args.root else []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformatcher.errors import InputError
-from transformatcher.files import is_file, read_json
+from transformatcher.files import check_writable, is_file, read_json
 
 PICTURES = {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}  # formats that matplotlib writes
 
@@ -17,11 +17,14 @@ def named_folder(out: str) -> Path:
 
 
 def check_picture(out: str | None) -> None:
-    """Refuse a name that no picture can be written to."""
-    if out is not None and Path(out).is_dir():
+    """Refuse a name that no picture can be written to; None asks for no picture."""
+    if out is None:
+        return
+    if Path(out).is_dir():
         raise InputError(f"{out}: a folder; name the picture itself")
-    if out is not None and Path(out).suffix.lower() not in PICTURES:
+    if Path(out).suffix.lower() not in PICTURES:
         raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
+    check_writable(Path(out))
 
 
 def picture_names(
