@@ -45,7 +45,7 @@ class TimmFeatures(Backbone):
         timm = import_timm(name)
         check_name(timm, name)
         with torch.device("meta"):  # without weights, to inspect its architecture
-            plan = timm.create_model(name, num_classes=0)
+            plan = _create(timm, name)
         if not hasattr(plan, "forward_intermediates"):
             raise InputError(
                 f"backbone timm:{name}: timm gives no features of its intermediate layers; choose another network"
@@ -61,7 +61,7 @@ class TimmFeatures(Backbone):
         self.layers = choose_layers(layers, usual_layers(strides), len(strides), f"timm:{name}{cells}")
         self.norm = one_stride  # apply a transformer's last norm to the features of all blocks, as DINOv2 does
         try:
-            net = timm.create_model(name, num_classes=0, **self.options)
+            net = _create(timm, name, **self.options)
         except AssertionError as error:
             raise _not_of_size(name, image_size, plan.pretrained_cfg, error) from error
         if hasattr(net, "prune_intermediate_layers"):
@@ -146,6 +146,18 @@ def check_name(timm: ModuleType, name: str) -> None:
     close = difflib.get_close_matches(given, known, n=3, cutoff=0.6)
     hint = f"did you mean {', '.join(f'timm:{other}' for other in close)}?" if close else "see timm.list_models()"
     raise InputError(f"backbone timm:{name}: timm {timm.__version__} has no such network; {hint}")
+
+
+def _create(timm: ModuleType, name: str, **options: Any) -> Any:
+    """A network with random weights and without a head, on torch's default device."""
+    try:
+        return timm.create_model(name, num_classes=0, **options)
+    except RuntimeError:
+        if torch.get_default_device().type != "meta":
+            raise
+        # While timm 1.0.20 builds a transformer, it reads values of tensors, and tensors on the meta device have none.
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+            return timm.create_model(name, num_classes=0, **options).to("meta")
 
 
 def usual_layers(strides: Sequence[int]) -> list[int]:
