@@ -25,8 +25,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     reasons = {
         "gpu": "no CUDA device" if not torch.cuda.is_available() else "",
+        "triton": "" if torch.cuda.is_available() or interpreted else "runs on a GPU and in the interpreted process",
         "data": "no benchmark folders; TRANSFORMATCHER_DATA says where they are" if not DATA.is_dir() else "",
         "slow": "slow; run with --run-slow" if not config.getoption("--run-slow") else "",
     }

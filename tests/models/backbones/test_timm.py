@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.hub import write_cache
 from helpers.training import tiny_tables, write_benchmark
 from safetensors.torch import save_file
 
@@ -233,79 +232,6 @@ class TestTraining:
         after = load_checkpoint(tmp_path / "run" / BEST)[0].backbone.net.state_dict()
         changed = [key for key in after if not torch.equal(after[key], before[key])]
         assert bool(changed) == (rate > 0)
-
-
-class TestWeights:
-    @pytest.mark.parametrize("classes", [1000, 7, 0], ids="{} classes".format)
-    def test_a_file_with_any_head(self, tmp_path: Path, classes: int):
-        donor = timm.create_model("convnext_atto", num_classes=classes)
-        save_file({key: value.half() for key, value in donor.state_dict().items()}, tmp_path / "w.safetensors")
-        net = TimmFeatures("convnext_atto", "all", (64, 64))
-        load_backbone_weights(net, str(tmp_path / "w.safetensors"))
-        for key, value in net.net.state_dict().items():
-            torch.testing.assert_close(value, donor.state_dict()[key].half().float())
-
-    def test_a_file_of_another_network(self, tmp_path: Path):
-        save_file(timm.create_model("vit_tiny_patch16_224").state_dict(), tmp_path / "w.safetensors")
-        net = TimmFeatures("vit_small_patch16_224", (0,), (64, 64))
-        with pytest.raises(
-            InputError, match=r"w\.safetensors: these weights do not fit timm:vit_small.* size mismatch"
-        ):
-            load_backbone_weights(net, str(tmp_path / "w.safetensors"))
-
-    def test_a_file_that_lacks_a_layer(self, tmp_path: Path):
-        state = timm.create_model("vit_tiny_patch16_224").state_dict()
-        del state["blocks.1.norm1.weight"]
-        save_file(state, tmp_path / "w.safetensors")
-        with pytest.raises(InputError, match=r"do not fit .*blocks\.1\.norm1\.weight"):
-            load_backbone_weights(vit(), str(tmp_path / "w.safetensors"))
-
-    @pytest.mark.parametrize(
-        ("weights", "message"),
-        [
-            ("nowhere.safetensors", "nowhere.safetensors: no such weights file"),
-            ("IMAGENET1K_V1", r"no such file; .* name a \.safetensors file or 'timm'"),
-            ("model.pth", "pickled weights may contain code"),
-        ],
-    )
-    def test_bad_names(self, weights, message):
-        with pytest.raises(InputError, match=message):
-            load_backbone_weights(vit(), weights)
-
-    def test_from_timms_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-        net = vit(name="vit_tiny_patch16_224.augreg_in21k")
-        with pytest.raises(
-            InputError, match=r"'timm': timm/vit_tiny_patch16_224\.augreg_in21k: not in the cache .*--download"
-        ):
-            load_backbone_weights(net, "timm")
-        donor = timm.create_model("vit_tiny_patch16_224.augreg_in21k", num_classes=3)
-        save_file(donor.state_dict(), tmp_path / "w.safetensors")
-        write_cache(
-            tmp_path / "hub",
-            "timm/vit_tiny_patch16_224.augreg_in21k",
-            {"model.safetensors": tmp_path / "w.safetensors"},
-        )
-        load_backbone_weights(net, "timm")
-        assert torch.equal(net.net.cls_token, donor.cls_token)
-
-    def test_fetched_only_if_asked(self, monkeypatch: pytest.MonkeyPatch):
-        asked = []
-
-        def fetch(name: str, **options: object) -> str:
-            asked.append((name, options["local_files_only"]))
-            raise OSError("no network")
-
-        monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-        for download in (False, True):
-            with pytest.raises(InputError, match="could not be downloaded .*no network" if download else "--download"):
-                load_backbone_weights(vit(), "timm", download=download)
-        assert [local for _, local in asked] == [True, False]
-
-    def test_timm_has_none(self):
-        net = TimmFeatures("mixer_s16_224", (0,), (64, 64))
-        with pytest.raises(InputError, match="timm has no safetensors weights for it"):
-            load_backbone_weights(net, "timm")
 
 
 class TestCommand:
