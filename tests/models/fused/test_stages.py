@@ -32,18 +32,18 @@ def test_torch_passes_equal_the_eager_refiner(kind, position, grid):
 @pytest.mark.triton
 class TestTriton:
     @pytest.mark.parametrize(
-        ("kind", "position", "grid"),
+        ("kind", "position", "pairs", "grid"),
         [
-            *((kind, position, GRIDS[0]) for kind in KINDS for position in POSITIONS[:3]),
-            (PaperAttention, POSITIONS[2], GRIDS[1]),
-            (ReleasedAttention, Checkerboard, GRIDS[1]),
+            *((kind, position, 2, GRIDS[0]) for kind in KINDS for position in POSITIONS[:3]),
+            (PaperAttention, POSITIONS[2], 1, GRIDS[1]),
+            (ReleasedAttention, Checkerboard, 1, GRIDS[1]),
         ],
     )
-    def test_refiner(self, kind, position, grid):
+    def test_refiner(self, kind, position, pairs, grid):
         from transformatcher.models.fused import triton_pool
 
         module = make_refiner(kind, position, depth=1).to(DEVICE)
-        corr = torch.rand(2, 3, *grid, device=DEVICE)
+        corr = torch.rand(pairs, 3, *grid, device=DEVICE)
         assert choose_passes(corr.flatten(2), list(module.blocks)).pool.func is triton_pool.pool
         assert worst(outcome(module, "fused", corr), outcome(module, "eager", corr)) < 1e-4
 
@@ -51,7 +51,7 @@ class TestTriton:
         module = make_refiner(PaperAttention, NoPosition, depth=1)
         module.position_embedding = AxialPositionEmbedding(16, GRIDS[0])
         module.to(DEVICE)
-        corr = torch.rand(2, 3, *GRIDS[0], device=DEVICE)
+        corr = torch.rand(1, 3, *GRIDS[0], device=DEVICE)
         assert worst(outcome(module, "fused", corr), outcome(module, "eager", corr)) < 1e-4
 
     def test_many_tiles_and_source_cells(self, monkeypatch: pytest.MonkeyPatch):
