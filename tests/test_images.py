@@ -95,7 +95,7 @@ def test_bad_files_are_named(tmp_path: Path):
     ("name", "content", "message"),
     [
         ("empty.jpg", b"", r"empty\.jpg: the file is empty"),
-        ("text.jpg", b"Dear all,\n", r"text\.jpg: not an image that can be decoded \(its format is none that Pillow"),
+        ("text.jpg", b"Dear all,\n", r"text\.jpg: not an image that can be decoded \(Pillow does not know its format"),
         ("cut.png", b"\x89PNG\r\n\x1a\n\0\0", r"cut\.png: not an image that can be decoded"),
         (
             "x.eps",

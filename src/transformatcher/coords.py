@@ -1,4 +1,4 @@
-"""Pixel ↔ normalised ↔ cell coordinates: the only place that converts between them.
+"""Pixel ↔ normalised ↔ cell coordinates. All conversions between them are here.
 
 An image of size (h, w) spans [0, w] × [0, h] in pixels and [-1, 1]² normalised. A grid's first and last cell centres
 lie on the borders (cell j of 30 is pixel 240·j/29 of 240), which is torch's ``align_corners=True``.
@@ -18,20 +18,30 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def _wh(size: Size, like: Array) -> Array:
-    """(h, w) → the array [w, h], of the points' own kind."""
+    """(h, w) → [w, h], a tensor or an array as ``like`` is."""
     h, w = size
-    if isinstance(like, Tensor):  # filled where it is: a copy from the host has no place in a CUDA graph
+    if isinstance(like, Tensor):  # made on the device: a CUDA graph cannot contain a copy from the host
         return torch.stack([like.new_full((), w), like.new_full((), h)])
     return np.array([w, h], dtype=like.dtype)
 
 
 def px_to_norm(points_px: Points, size: Size) -> Points:
-    """Pixels of an image of ``size`` (h, w) → [-1, 1]²."""
+    """Pixels of an image of ``size`` (h, w) → [-1, 1]².
+
+    Example:
+        >>> px_to_norm(np.array([[100.0, 60.0]]), (120, 200))  # the centre
+        array([[0., 0.]])
+    """
     return points_px * 2 / _wh(size, points_px) - 1
 
 
 def norm_to_px(points_norm: Points, size: Size) -> Points:
-    """[-1, 1]² → pixels of an image of ``size`` (h, w)."""
+    """[-1, 1]² → pixels of an image of ``size`` (h, w).
+
+    Example:
+        >>> norm_to_px(np.array([[1.0, -1.0]]), (120, 200))  # the upper right corner
+        array([[200.,   0.]])
+    """
     return (points_norm + 1) / 2 * _wh(size, points_norm)
 
 
@@ -53,22 +63,22 @@ def rescale_px(points_px: Points, old: Size, new: Size) -> Points:
 
 
 def mirror_px(points_px: Points, size: Size) -> Points:
-    """Pixels of an image → pixels of its left-right mirror."""
+    """Pixels of an image of ``size`` (h, w) → pixels of the same image mirrored left to right."""
     mirrored = points_px.clone() if isinstance(points_px, Tensor) else points_px.copy()
     mirrored[..., 0] = size[1] - points_px[..., 0]
     return mirrored
 
 
 def mirror_box_px(box_px: Float[np.ndarray, "4"], size: Size) -> Float[np.ndarray, "4"]:
-    """A box (x0, y0, x1, y1) → that box in the left-right mirrored image."""
+    """A box (x0, y0, x1, y1) → the same box after the image is mirrored left to right."""
     (x0, y0), (x1, y1) = mirror_px(box_px.reshape(2, 2), size)
     return np.array([x1, y0, x0, y1], dtype=box_px.dtype)
 
 
 def grid_norm(grid: Size, like: Tensor) -> Float[Tensor, "h w 2"]:
-    """Normalised (x, y) of every cell centre, in the dtype and on the device of ``like``.
+    """Normalised (x, y) of every cell centre of a grid (h, w), in the dtype and on the device of ``like``.
 
-    Rounded to float32 even for float64 work, as the released code's grid is: its numbers come out to the last digit.
+    Positions are rounded to float32 in float64 work, too, as in the released code, whose numbers are met exactly.
     """
     ys, xs = (torch.linspace(-1, 1, n, dtype=torch.float32, device=like.device).to(like.dtype) for n in grid)
     return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)

@@ -1,4 +1,4 @@
-"""Text and JSON ↔ files: written whole or not at all, read with an error that names the file."""
+"""Text and JSON ↔ files: written completely or not at all, read with errors that name the file."""
 
 import json
 import os
@@ -14,19 +14,26 @@ from transformatcher.errors import InputError
 if sys.platform != "win32":
     import fcntl
 
-UNFINISHED = ".new"  # what a file's name ends in while it is written
-_held: set[int] = set()  # descriptors of folders that this process holds
+UNFINISHED = ".new"  # the suffix of a file while it is written
+_locked_folders: set[int] = set()  # file descriptors of the folders that this process has locked
 
 
 def write_text(path: Path, text: str) -> None:
-    """Text → a file, whole or not at all."""
+    """Write text to a file, completely or not at all."""
     atomic_write(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
 def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` write under another name, then put the file in place: an interruption leaves what was there.
+    """Write a file under a temporary name, then rename it: an interruption leaves the old file as it was.
 
-    The name is this writer's own, so that of two the later one counts, whole.
+    The temporary name is random, so of two processes that write the same file, the later one wins.
+
+    Args:
+        path: the file.
+        write: writes the temporary file, whose path it is given.
+
+    Example:
+        >>> atomic_write(Path("out/numbers.txt"), lambda new: new.write_text("1 2 3"))
     """
     make_folder(path.parent)
     new = path.with_name(f".{path.name}.{token_hex(4)}{UNFINISHED}")
@@ -37,22 +44,22 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
         kept = "; what was there before is kept" if path.exists() else ""
         raise InputError(f"{path}: cannot be written ({error.strerror or error}){kept}") from error
     finally:
-        with suppress(OSError):  # that of the writing is what matters
+        with suppress(OSError):  # an error of the writing matters more
             new.unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what writers left that were killed; nobody else may be writing there."""
+    """Remove the temporary files of writers that were killed. Nobody else may be writing to the folder."""
     for left in folder.glob(f".*{UNFINISHED}"):
         left.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and those above it."""
+    """Create a folder and its parents, if they do not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made a folder to write to ({error.strerror})") from error
+        raise InputError(f"{folder}: cannot be created as a folder ({error.strerror})") from error
 
 
 def check_writable(path: Path) -> None:
@@ -67,12 +74,15 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Make a folder if need be and hold it: another process that asks for the same meanwhile gets an error.
+    """Lock a folder, which is created if it does not exist: another process that locks it meanwhile gets an error.
 
-    One that was made and is still empty in the end is removed again.
+    A folder that was created here and is still empty at the end is removed. The lock ends with the process, however
+    that ends; temporary files that it left are removed by the next one. On Windows, and on file systems without locks,
+    nothing is locked.
 
-    What a process holds is free when it ends, however that is; files that it was writing then are removed by the next.
-    Windows and file systems without locks hold nothing.
+    Example:
+        >>> with exclusive_lock(Path("out")):
+        ...     write_text(Path("out/result.json"), "{}")
     """
     made = not folder.exists()
     make_folder(folder)
@@ -81,7 +91,7 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
             yield
     finally:
         if made:
-            with suppress(OSError):  # one that holds something stays
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
 
@@ -91,7 +101,7 @@ def _locked(folder: Path) -> Iterator[None]:
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise InputError(f"{folder}: cannot be opened ({error.strerror})") from error
-    _held.add(handle)
+    _locked_folders.add(handle)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,19 +110,19 @@ def _locked(folder: Path) -> Iterator[None]:
             raise InputError(
                 f"{folder}: another process is writing there; wait until it has ended, or choose another --out"
             ) from error
-        except OSError:
+        except OSError:  # a file system without locks
             pass
         yield
     finally:
-        _held.discard(handle)
+        _locked_folders.discard(handle)
         os.close(handle)
 
 
 def _release_after_fork() -> None:
-    """Children hold nothing: one that outlives its parent must not stand in the way of the next run."""
-    for handle in _held:
+    """Drop all locks in a child process: one that outlives its parent must not block the next run."""
+    for handle in _locked_folders:
         os.close(handle)
-    _held.clear()
+    _locked_folders.clear()
 
 
 if sys.platform != "win32":
@@ -120,7 +130,7 @@ if sys.platform != "win32":
 
 
 def complete_lines(path: Path) -> list[str]:
-    """The lines of a file that is written line by line; one that is not yet whole, or was cut off, is left out."""
+    """The lines of a file that is written line by line, without a last line that was cut off."""
     try:
         text = path.read_text(encoding="utf-8")
     except ValueError as error:
@@ -130,15 +140,22 @@ def complete_lines(path: Path) -> list[str]:
 
 @contextmanager
 def append_lines(path: Path) -> Iterator[Callable[[str], None]]:
-    """A function that puts a line behind the whole ones that are there, out of this process's hands when it returns."""
+    """Yield a function that appends a line to a file; a last line that was cut off is removed first.
 
-    def fault(error: OSError) -> InputError:
+    Every line is flushed, so that it survives if the process is killed.
+
+    Example:
+        >>> with append_lines(Path("log.jsonl")) as write:
+        ...     write('{"step": 1}')
+    """
+
+    def failure(error: OSError) -> InputError:
         return InputError(f"{path}: cannot be written ({error.strerror or error})")
 
     try:
         file = path.open("ab+")
     except OSError as error:
-        raise fault(error) from error
+        raise failure(error) from error
     with file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
@@ -148,13 +165,13 @@ def append_lines(path: Path) -> Iterator[Callable[[str], None]]:
                 file.write(f"{line}\n".encode())
                 file.flush()
             except OSError as error:
-                raise fault(error) from error
+                raise failure(error) from error
 
         yield write
 
 
 def parse_json(text: str) -> Any:
-    """JSON → Python's values; ValueError also for half a character (a lone surrogate), which no file can hold."""
+    """JSON → Python objects; ValueError also for half a character (a lone surrogate), which no file can store."""
     data = json.loads(text)
     if "\\ud" in text.lower():
         json.dumps(data, ensure_ascii=False).encode()
@@ -162,19 +179,19 @@ def parse_json(text: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, with or without a byte-order mark."""
+    """Read a JSON file, with or without a byte-order mark."""
     try:
         if not path.is_file():
             raise InputError(f"{path}: no such file")
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:  # the latter of brackets within brackets within …
+    except (ValueError, RecursionError) as error:  # RecursionError: too many nested brackets
         raise InputError(f"{path}: not valid JSON ({error})") from error
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no file can have is none."""
+    """Whether a file exists; False also for a name that no file can have, such as one that is too long."""
     try:
         return path.is_file()
     except OSError:

@@ -17,16 +17,20 @@ from transformatcher.schema import ImageSource, Size
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+ROTATED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 
 
 def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray, "h w 3"]:
-    """A file (or pixels already in memory) → RGB pixels.
+    """Decode an image file to RGB pixels.
 
     Args:
-        source: a path, or an array that is returned as it is.
-        orient: turn the picture as its EXIF tag says. Benchmarks annotate the pixels as stored, so they say no. (A
-            TIFF's tag is always obeyed: Pillow does so while it decodes one.)
+        source: a path, or an array, which is returned as it is.
+        orient: rotate the image as its EXIF tag says. Benchmarks annotate the pixels as stored, so their loaders pass
+            False. (The tag of a TIFF file is always applied, because Pillow does so while it decodes.)
+
+    Example:
+        >>> read_image(Path("cat_a.jpg")).shape
+        (300, 451, 3)
     """
     if isinstance(source, np.ndarray):
         return source
@@ -35,15 +39,15 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
 
 
 def image_size(source: ImageSource, *, orient: bool = True) -> Size:
-    """(h, w) that :func:`read_image` would return, from the file's header alone (but for TIFF)."""
+    """The (h, w) of what :func:`read_image` would return, read from the file's header alone (except for TIFF)."""
     if isinstance(source, np.ndarray):
         return source.shape[0], source.shape[1]
     with _opened(source) as image:
-        if isinstance(image, TiffImageFile):  # whether its size is that of the turned picture depends on Pillow
+        if isinstance(image, TiffImageFile):  # its size before or after the rotation, depending on Pillow's version
             image.load()
             return image.height, image.width
-        turned = orient and image.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
-        return (image.width, image.height) if turned else (image.height, image.width)
+        rotated = orient and image.getexif().get(ExifTags.Base.Orientation, 1) in ROTATED
+        return (image.width, image.height) if rotated else (image.height, image.width)
 
 
 @contextmanager
@@ -54,29 +58,29 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         if not path.stat().st_size:
             raise InputError(f"{path}: the file is empty, not an image that can be decoded")
         with Image.open(path) as image:
-            if image.format == "EPS":  # which Pillow would give to Ghostscript to run
+            if image.format == "EPS":  # Pillow would let Ghostscript run it
                 raise InputError(f"{path}: an EPS file is a program, not pixels; convert it to PNG first")
             yield image
     except (InputError, MemoryError):
         raise
     except UnidentifiedImageError as error:
-        raise InputError(f"{path}: not an image that can be decoded (its format is none that Pillow knows)") from error
+        raise InputError(f"{path}: not an image that can be decoded (Pillow does not know its format)") from error
     except Image.DecompressionBombError as error:
         raise InputError(f"{path}: too many pixels to be decoded; scale it down first ({error})") from error
-    except Exception as error:  # a decoder fed with garbage may raise anything
-        if isinstance(error, OSError) and error.strerror:  # the system's words, where Pillow's have no number
+    except Exception as error:  # decoders of damaged files raise errors of any kind
+        if isinstance(error, OSError) and error.strerror:  # an error of the system, not of the decoder
             raise InputError(f"{path}: cannot be read ({error.strerror})") from error
         raise InputError(f"{path}: not an image that can be decoded ({error})") from error
 
 
 def to_tensor(image: UInt8[np.ndarray, "h w 3"], size: Size) -> Float[Tensor, "3 h2 w2"]:
-    """RGB pixels → the tensor a backbone takes: resized (aspect not kept), ImageNet mean and deviation."""
+    """RGB pixels → the input of a backbone: resized (aspect ratio not kept) and normalised as for ImageNet."""
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
     return _resized(image, size).float().mul_(1 / 255).sub_(mean).div_(deviation)
 
 
 def resize(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[np.ndarray, "h2 w2 3"]:
-    """RGB pixels → the pixels that :func:`to_tensor` makes a tensor of."""
+    """RGB pixels → pixels of another size (h, w), resized as by :func:`to_tensor`."""
     return _resized(image, size).permute(1, 2, 0).contiguous().numpy()
 
 
@@ -86,7 +90,7 @@ def _resized(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[Tensor, "3 
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode → RGB: 16-bit grey keeps its 8 high bits, transparency lies on white."""
+    """An image of any mode → RGB: the upper 8 bits of 16-bit grey, transparent pixels on white."""
     if image.mode.startswith("I"):
         grey = np.asarray(image)
         image = Image.fromarray((grey // (257 if grey.max() > 255 else 1)).clip(0, 255).astype(np.uint8))

@@ -1,9 +1,9 @@
-"""The records that cross module borders, and the glossary of axes that every annotation uses.
+"""Records that modules exchange, and the names of axes in all shape annotations.
 
 Axes: ``b`` pairs, ``l`` feature layers, ``c`` feature channels, ``hs ws`` source grid, ``ht wt`` target grid,
-``t = hs·ws·ht·wt`` candidate matches, ``d`` channels of the matcher, ``n`` keypoints.
+``t = hs·ws·ht·wt`` candidate matches, ``d`` channels of the refiner, ``n`` keypoints.
 Points are ``(x, y)``, sizes ``(h, w)``, boxes ``(x0, y0, x1, y1)``. Suffixes name the frame: ``_px`` pixels of the
-original image, ``_norm`` the image as [-1, 1]². Validity is a mask, never a special coordinate.
+original image, ``_norm`` [-1, 1]² over the image. Validity is a mask, never a special coordinate.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ ImageSource = Path | UInt8[np.ndarray, "_ _ 3"]  # two images of a pair may diff
 
 @dataclass(frozen=True)
 class ImagePair:
-    """One annotated pair of images, as a benchmark describes it: nothing is decoded yet.
+    """One annotated pair of images of a benchmark, not decoded yet.
 
-    Keypoints and boxes are in pixels of the files as they lie on disk (before any flip). Where ``visible`` is false the
-    coordinates mean nothing.
+    Keypoints and boxes are in pixels of the stored images, before any flip. Where ``visible`` is False, coordinates
+    have no meaning.
     """
 
     name: str
@@ -40,15 +40,15 @@ class ImagePair:
     kp_names: tuple[str, ...] = ()
     src_flip: bool = False  # mirror the image left to right
     trg_flip: bool = False
-    orient: bool = False  # the annotation was made on the image as its EXIF tag turns it
+    orient: bool = False  # annotated after the rotation that the EXIF tag asks for
     difficulty: Mapping[str, int] = field(default_factory=dict)  # factor → 0 easy, 1 medium, 2 hard
-    # Keypoints that the source shows and the target does not, where the annotation tells of them: they have no match.
+    # Keypoints that the source shows and the target does not, if the annotation has them. They have no match.
     absent_px: Float[np.ndarray, "m 2"] = field(default_factory=lambda: np.zeros((0, 2)))
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Decoded pairs as the network takes them; ``n`` is the largest number of keypoints in the batch."""
+    """A batch of decoded pairs for the network. ``n`` is the largest number of keypoints; ``visible`` is the mask."""
 
     src: Float[Tensor, "b 3 h w"]
     trg: Float[Tensor, "b 3 h w"]
@@ -59,15 +59,15 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class Flow:
-    """Where every cell of the source grid lands on the target."""
+    """The position of every cell of the source grid on the target."""
 
     trg_norm: Float[Tensor, "b hs ws 2"]
-    peak: Float[Tensor, "b hs ws"]  # probability of the best target cell: how sharp the match is, not yet calibrated
+    peak: Float[Tensor, "b hs ws"]  # probability of the best target cell; not calibrated
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Corresponding points of two images, in pixels of the originals."""
+    """Corresponding points of two images, in pixels of the original images."""
 
     keypoints0: Float[np.ndarray, "n 2"]
     keypoints1: Float[np.ndarray, "n 2"]

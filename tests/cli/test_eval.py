@@ -145,5 +145,5 @@ def test_unwritable_folder(spair_root: Path, tmp_path: Path, raw, capsys):
     (tmp_path / "file").write_text("")
     arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "file" / "x"]
     assert run("eval", *arguments, *raw) == 2
-    assert "cannot be made a folder" in capsys.readouterr().err
+    assert "cannot be created as a folder" in capsys.readouterr().err
     assert run("eval", *arguments[:-1], tmp_path / "file", "--overwrite", *raw) == 2

@@ -1,4 +1,4 @@
-"""Matcher ↔ folder: ``model.safetensors`` beside ``config.json``, written whole or not at all, loaded strictly."""
+"""Model ↔ checkpoint folder: ``model.safetensors`` and ``config.json``."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ from transformatcher.models.weights_io import (
 )
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-SHIPPED = Path(__file__).parents[1] / "weights"  # the model that comes with the package, with its card
+SHIPPED = Path(__file__).parents[1] / "weights"  # the checkpoint in the package
 SHIPPED_DESCRIPTION = "the model that ships with transformatcher"
 
 
-class _NoDraws(TorchFunctionMode):
-    """Modules are built without initial weights: drawing them takes longer than loading what overwrites them."""
+class _SkipInit(TorchFunctionMode):
+    """Modules are built without initialising their weights, which takes longer than loading those of a checkpoint."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -42,12 +42,17 @@ class _NoDraws(TorchFunctionMode):
 
 
 def find_checkpoint(name: str | Path, *, download: bool = False, revision: str | None = None) -> Path:
-    """A local checkpoint, or the name ``owner/name`` of one on the Hugging Face hub → where its files are.
+    """A local path, or a name on the Hugging Face hub → the path of a checkpoint.
 
     Args:
-        name: what is there locally is taken; a path (not a string) is never looked for on the hub.
-        download: fetch it from the hub where it is not in the hub's cache.
-        revision: of a checkpoint on the hub.
+        name: a path, or ``owner/name`` on the hub. A local folder of that name comes first, and a ``Path`` is never
+            looked for on the hub.
+        download: fetch the checkpoint from the hub if it is not in the hub's cache.
+        revision: of a checkpoint on the hub: a branch, tag or commit.
+
+    Example:
+        >>> find_checkpoint("runs/mine/best")
+        PosixPath('runs/mine/best')
     """
     if isinstance(name, Path) or Path(name).exists() or not looks_like_hub_id(name):
         return Path(name)
@@ -58,9 +63,12 @@ def find_checkpoint(name: str | Path, *, download: bool = False, revision: str |
 
 
 def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig, *, half: bool = False) -> None:
-    """Write both files under other names first, so that an interrupted save leaves the old ones.
+    """Write ``model.safetensors`` and ``config.json``, each completely or not at all.
 
-    ``half``: weights as float16, in half the space.
+    Args:
+        folder: created if it does not exist.
+        model, config: the model and the config it was built from.
+        half: store weights as float16, in half the space.
     """
     tensors = model.state_dict()
     write_tensors(folder / WEIGHTS, to_float16(tensors) if half else tensors)
@@ -68,18 +76,23 @@ def save_checkpoint(folder: Path, model: TransforMatcher, config: ModelConfig, *
 
 
 def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tuple[TransforMatcher, ModelConfig]:
-    """A checkpoint folder, or the .safetensors file in it → the matcher, in evaluation mode, and its config.
+    """Load a model and its config. All weights must be there and fit.
 
-    ``settings`` change how it is read out, and the size of the images that it is given (READ_OUT and INPUT in
-    :mod:`transformatcher.config`); all others are part of it.
+    Args:
+        path: a checkpoint folder, or the .safetensors file in it.
+        settings: changes of the config. Only keys of the read-out and of the input can change (READ_OUT and INPUT in
+            :mod:`transformatcher.config`); all others are fixed by training.
+
+    Example:
+        >>> model, config = load_checkpoint(SHIPPED, {"image_size": 352})
     """
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint")
     weights = path / WEIGHTS if path.is_dir() else path
     if not (weights.parent / CONFIG).is_file():
         raise InputError(
-            f"{path}: no checkpoint, there is no {CONFIG} with it; weights of a backbone alone go with --refiner none "
-            "--backbone-weights"
+            f"{path}: not a checkpoint, because there is no {CONFIG} beside the weights; for weights of a backbone "
+            "alone, use --refiner none --backbone-weights"
         )
     trained = config = read_model_config(weights.parent / CONFIG)
     if settings:
@@ -90,21 +103,21 @@ def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tu
         config = model_config({**to_plain(config), **settings}, source="--set")
         _check_input(trained, config)
     tensors, _ = read_safetensors(weights)
-    with _NoDraws():  # for the grid of its training: vectors learned for that are interpolated on any other
+    with _SkipInit():  # for the grid of its training; position vectors are interpolated on any other
         model = build_matcher(replace(config, image_size=trained.image_size))
     load_strictly(model, tensors, source=str(weights))
     return model, config
 
 
 def _check_input(trained: ModelConfig, config: ModelConfig) -> None:
-    """Refuse another image size where weights belong to single cells of the correlation's grid."""
+    """Refuse another image size where weights belong to single cells of the correlation grid."""
     if config.image_size == trained.image_size or config.grid is not None:
-        return  # with a grid of its own, the correlation is brought to that whatever the images are
+        return  # a fixed grid does not depend on the image size
     linformer = config.refiner == "match2match" and config.match2match.attention == "linformer"
     if config.refiner == "cats" or linformer:
         h, w = trained.image_size
         part = "the attention 'linformer'" if linformer else "the refiner 'cats'"
         raise InputError(
-            f"--set image_size: {part} has weights for every cell of images of {h} × {w} "
-            "and takes no others without training again"
+            f"--set image_size: {part} has weights for every cell of images of {h} × {w}, "
+            "so another size needs a new training"
         )

@@ -85,7 +85,7 @@ def test_a_module_like_others(module: KorniaMatcher, images: torch.Tensor):
     ("data", "message"),
     [
         ({"image0": torch.rand(1, 3, 50, 50)}, "image1 is missing; given: image0"),
-        ({"image0": torch.rand(2, 3, 9, 9), "image1": torch.rand(1, 3, 9, 9)}, "as many, got 2 and 1"),
+        ({"image0": torch.rand(2, 3, 9, 9), "image1": torch.rand(1, 3, 9, 9)}, "the same batch size, got 2 and 1"),
         (
             {"image0": torch.rand(3, 9, 9)},
             r"image0: expected floats of b × 1 or 3 × h × w, got torch.float32 \(3, 9, 9\)",

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from transformatcher.config import to_plain
 from transformatcher.data.prefetch import Prefetcher
 from transformatcher.errors import InputError, require_packages
-from transformatcher.files import atomic_write, make_folder, remove_unfinished
+from transformatcher.files import atomic_write, remove_unfinished
 from transformatcher.inference.bulk.encode_cache import (
     Encoder,
     FeatureCache,
@@ -209,7 +209,6 @@ def _claim_folder(out: Path, run: Run) -> None:
     """Refuse a folder of another run. Several processes of one run may do this at the same time."""
     check_run_folder(out, run, [SHARDS], way_out="choose another --out", shared=True, name=RUN)
     if not (out / RUN).exists():
-        make_folder(out)
         write_run(out, run, RUN)  # all processes write the same
 
 

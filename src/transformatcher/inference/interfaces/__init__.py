@@ -1,1 +1,1 @@
-"""The matcher in the shapes that users of other libraries know: kornia, RoMa, vismatch."""
+"""The matcher with the interfaces of other libraries: kornia, RoMa, vismatch."""

@@ -1,4 +1,4 @@
-"""Two batches of images in a dict → matched keypoints in a dict, as kornia.feature's LoFTR takes and returns them."""
+"""Two batches of images in a dict → matched keypoints in a dict, with the interface of ``kornia.feature.LoFTR``."""
 
 from collections.abc import Mapping
 
@@ -16,13 +16,18 @@ from transformatcher.schema import Size
 
 
 class KorniaMatcher(nn.Module):
-    """A module to put where ``kornia.feature.LoFTR`` stood; kornia itself is not needed.
+    """A replacement for ``kornia.feature.LoFTR``; kornia need not be installed.
 
-    Points are (x, y) in pixels, pixel centres at half-integers (as LoFTR's; kornia's own frame is half a pixel less).
+    Points are (x, y) in pixels, with pixel centres at half-integers, as LoFTR's (kornia's own frame is half a pixel
+    less).
 
     Args:
         matcher: None for the model that comes with the package, on the CPU; ``.to(device)`` moves it.
-        threshold: matches of less confidence are left out; calibrated models mean a probability by it.
+        threshold: matches of less confidence are left out. The confidence of calibrated models is a probability.
+
+    Example:
+        >>> out = KorniaMatcher(threshold=0.5)({"image0": image0, "image1": image1})  # (b, 3, h, w) each
+        >>> out["keypoints0"], out["keypoints1"], out["confidence"]  # (n, 2), (n, 2), (n,)
     """
 
     def __init__(self, matcher: Matcher | None = None, threshold: float = 0.0) -> None:
@@ -40,16 +45,16 @@ class KorniaMatcher(nn.Module):
             data: ``image0`` and ``image1``, (b, c, h, w) in [0, 1], grey or RGB; the two may differ in size.
 
         Returns:
-            ``keypoints0``, ``keypoints1`` (n, 2), ``confidence`` (n,) and ``batch_indexes`` (n,), the number of each
-            match's pair: the cells of the grid that find back to themselves.
+            The cycle-consistent cells of the correlation grid: ``keypoints0``, ``keypoints1`` (n, 2), ``confidence``
+            (n,), and ``batch_indexes`` (n,), the pair that each match belongs to.
         """
         unknown = [key for key in ("mask0", "mask1", "features0", "features1") if key in data]
         if unknown:
-            raise InputError(f"{', '.join(unknown)}: only image0 and image1 are understood; mask the matches instead")
+            raise InputError(f"{', '.join(unknown)}: only image0 and image1 are supported; mask the matches instead")
         image0, image1 = _image(data, "image0"), _image(data, "image1")
         if len(image0) != len(image1):
-            raise InputError(f"image0 and image1 must be as many, got {len(image0)} and {len(image1)}")
-        src, trg = (_prepared(image, self.config.image_size) for image in (image0, image1))
+            raise InputError(f"image0 and image1 must have the same batch size, got {len(image0)} and {len(image1)}")
+        src, trg = (_normalise(image, self.config.image_size) for image in (image0, image1))
         flows = TwoWayFlow.of(self.model.readout, self.model.refine(*self.model.encode_pair(src, trg)))
         cells = read_grid(flows, self.calibration)
         kept = cells.cycle_consistent & (cells.confidence >= self.threshold)
@@ -74,8 +79,8 @@ def _image(data: Mapping[str, Tensor], key: str) -> Float[Tensor, "b 3 h w"]:
     return image.expand(-1, 3, -1, -1)
 
 
-def _prepared(image: Float[Tensor, "b 3 h w"], size: Size) -> Float[Tensor, "b 3 h2 w2"]:
-    """[0, 1] → the tensor a backbone takes, as :func:`transformatcher.images.to_tensor` makes it of a file."""
+def _normalise(image: Float[Tensor, "b 3 h w"], size: Size) -> Float[Tensor, "b 3 h2 w2"]:
+    """Images in [0, 1] → the input of a backbone, as :func:`transformatcher.images.to_tensor` makes it of pixels."""
     resized = F.interpolate(image, size=size, mode="bilinear", antialias=True)
     mean, deviation = (image.new_tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
     return (resized - mean) / deviation
