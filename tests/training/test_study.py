@@ -90,10 +90,10 @@ def test_a_base_of_the_package(study_file):
     assert study.rows[0].config.train.epochs == 1
 
 
-def test_matchers_are_of_a_size():
+def test_refiners_are_of_a_size():
     sizes = [
         sum(p.numel() for p in build_refiner(row.config.model, 9).parameters())
-        for row in read_study("matchers").rows
+        for row in read_study("refiners").rows
         if row.config.model.refiner != "none"
         and not row.config.model.match2match.conv_branch_depth  # which is two of them
     ]
