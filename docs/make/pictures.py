@@ -1,6 +1,6 @@
-"""The example photos and the shipped model → the pictures of the tutorial and of the page on PCK.
+"""The example photos, the shipped model and the saved tables of studies → pictures of the documentation.
 
-Usage: python docs/make/pictures.py [FOLDER]; without, they go to docs/images.
+Usage: python docs/make/pictures.py [FOLDER]; by default they go to docs/images. It needs no dataset and no GPU.
 """
 
 import json
@@ -16,6 +16,7 @@ from PIL import Image
 
 from transformatcher import Matcher
 from transformatcher.coords import rescale_px
+from transformatcher.evaluation.analysis.attention_figure import attention_maps, draw_attention
 from transformatcher.evaluation.metrics import (
     PCK_THRESHOLDS,
     correct_points,
@@ -27,14 +28,16 @@ from transformatcher.evaluation.metrics import (
 from transformatcher.images import read_image
 from transformatcher.inference.matched_pair import MatchedPair
 from transformatcher.viz.pictures import draw_warp, save_figure
+from transformatcher.viz.plots import plot_ablation
 from transformatcher.viz.warp import thin_plate_warp
 
 EXAMPLES = Path(str(files("transformatcher") / "examples"))
+STUDIES = Path(__file__).parents[1] / "report" / "data"
 ALPHA = 0.1
-# Six points of cat_b.jpg, and the box of its head: ours, by eye. The page on PCK has the same numbers.
+# Six points of cat_b.jpg and the box of its head, annotated by us. The page on PCK has the same numbers.
 TRUTH = np.array([[213.0, 315], [366, 303], [295, 427], [283, 205], [296, 452], [165, 385]])
 HEAD = np.array([72.0, 12, 490, 470])
-RIGHT, WRONG, LENGTH = "#0072B2", "#D55E00", "#F0E442"  # Okabe and Ito's, told apart by most eyes
+CORRECT, WRONG, LENGTH = "#0072B2", "#D55E00", "#F0E442"  # Okabe and Ito's, safe for colour-blind readers
 
 
 def main(out: Path) -> None:
@@ -43,12 +46,19 @@ def main(out: Path) -> None:
     matcher = Matcher.from_pretrained(device="cpu")
     pair = next(matcher.pairs(EXAMPLES / "cat_a.jpg", [EXAMPLES / "cat_b.jpg"]))
     points = pair.points(list(named.values()))
+    points.draw(out / "demo.png", point_names=list(named))
     pair.draw_flow(out / "tutorial-flow.webp")
-    pair.draw_heatmap(named["forehead"], out / "tutorial-heat.webp")
+    pair.draw_heatmap(named["forehead"], out / "tutorial-heat.webp", "forehead")
     save_figure(warped(pair), out / "tutorial-warp.webp")
+    maps = attention_maps(matcher.model, pair.src.pixels, pair.trg.pixels, matcher.config.image_size)
+    save_figure(draw_attention(pair.src.pixels, pair.trg.pixels, maps), out / "attention.webp")
     save_figure(thresholds(pair.trg.pixels, points.keypoints1), out / "pck-thresholds.webp")
     save_figure(frames(read_image(EXAMPLES / "cat_c.jpg")), out / "pck-frames.webp")
     save_figure(averages(), out / "pck-averages.svg")
+    for path in STUDIES.glob("*.json"):
+        table = json.loads(path.read_text(encoding="utf-8"))
+        if "pck_thresholds" in table:  # a study; the others are timings
+            save_figure(plot_ablation(table), out / f"ablate-{path.stem}.png")
 
 
 def warped(pair: MatchedPair) -> Figure:
@@ -56,21 +66,21 @@ def warped(pair: MatchedPair) -> Figure:
     matches = pair.consistent()
     ends = matches.keypoints0[matches.reliable], matches.keypoints1[matches.reliable]
     pixels, mask = thin_plate_warp(pair.src.pixels, *ends, pair.trg.size, smoothing=0.05, margin=0.2)
-    return draw_warp(pair.src.pixels, pair.trg.pixels, pixels, mask)
+    return draw_warp(pair.src.pixels, pair.trg.pixels, pixels, mask, names=pair.names)
 
 
-def thresholds(photo: np.ndarray, found: np.ndarray) -> Figure:
-    """The same six predictions under the four kinds of threshold, the length that counts drawn in yellow."""
+def thresholds(photo: np.ndarray, predicted: np.ndarray) -> Figure:
+    """The same six predictions under the four PCK thresholds; the reference length is drawn in yellow."""
     figure = Figure(figsize=(8, 8.7), dpi=100, layout="constrained")
     size = photo.shape[0], photo.shape[1]
     for axis, kind in zip(np.ravel(figure.subplots(2, 2)), PCK_THRESHOLDS, strict=True):
         length = reference_length(kind, size=size, kps=TRUTH, bbox=HEAD)
         assert length is not None
-        right = correct_points(point_errors(found, TRUTH), length, ALPHA)
-        _show(axis, photo, f"{kind}: s = {length:.0f} pixels\n{right.sum()} of {len(right)} right")
+        correct = correct_points(point_errors(predicted, TRUTH), length, ALPHA)
+        _show(axis, photo, f"{kind}: s = {length:.0f} pixels\n{correct.sum()} of {len(correct)} correct")
         _draw_length(axis, kind, size)
-        for guess, truth, ok in zip(found, TRUTH, right, strict=True):
-            colour = RIGHT if ok else WRONG
+        for guess, truth, ok in zip(predicted, TRUTH, correct, strict=True):
+            colour = CORRECT if ok else WRONG
             axis.add_patch(Circle(tuple(truth), ALPHA * length, color="white", fill=False, lw=2.6, alpha=0.8))
             axis.add_patch(Circle(tuple(truth), ALPHA * length, color=colour, fill=False, lw=1.4))
             axis.plot(*guess, marker="X", ms=7, color=colour, mec="white", mew=0.8)
@@ -90,16 +100,16 @@ def _draw_length(axis: Axes, kind: str, size: tuple[int, int]) -> None:
     axis.plot(*side, color=LENGTH, lw=4, clip_on=False, solid_capstyle="butt")
 
 
-def frames(photo: np.ndarray, frame: int = 240, place: tuple[float, float] = (335.0, 290.0)) -> Figure:
-    """A tolerance in the original's pixels, and one in the published frame, each seen in both."""
+def frames(photo: np.ndarray, frame: int = 240, point: tuple[float, float] = (335.0, 290.0)) -> Figure:
+    """A tolerance in pixels of the original, and one in the published frame, each drawn in both."""
     figure = Figure(figsize=(8.8, 3.6), dpi=110, layout="constrained")
     h, w = photo.shape[:2]
     left, right = figure.subplots(1, 2, width_ratios=(w / h, 1))
     squeezed = np.asarray(Image.fromarray(photo).resize((frame, frame)))
-    middle = rescale_px(np.array([place]), (h, w), (frame, frame))[0]
+    middle = rescale_px(np.array([point]), (h, w), (frame, frame))[0]
     _show(left, photo, f"original: {w} × {h} pixels")
     _show(right, squeezed, f"published frame: {frame} × {frame}")
-    for axis, centre, scale in ((left, place, (1.0, 1.0)), (right, tuple(middle), (frame / w, frame / h))):
+    for axis, centre, scale in ((left, point, (1.0, 1.0)), (right, tuple(middle), (frame / w, frame / h))):
         radii = {"--": (ALPHA * w, ALPHA * w), "-": (ALPHA * w, ALPHA * h)}  # in the original's pixels
         for style, (rx, ry) in radii.items():
             for paint, thick in (("black", 3.4), ("white" if style == "--" else LENGTH, 1.8)):
@@ -112,17 +122,18 @@ def frames(photo: np.ndarray, frame: int = 240, place: tuple[float, float] = (33
 
 
 def averages() -> Figure:
-    """Two pairs, one with many keypoints and one with few, and what the two means make of them."""
+    """Two pairs, one with many keypoints and one with few, and the two ways to average them."""
     pairs = [np.array([True] * 9 + [False]), np.array([True, False])]
     figure = Figure(figsize=(8, 1.9), layout="constrained")
     axis = figure.subplots()
-    for row, right in enumerate(pairs):
+    for row, correct in enumerate(pairs):
         axis.text(-0.8, -row, f"pair {row + 1}", ha="right", va="center", fontsize=11)
-        for column, ok in enumerate(right):
-            axis.plot(column, -row, marker="o" if ok else "X", ms=13, color=RIGHT if ok else WRONG)
-        axis.text(10.2, -row, f"{right.sum()} of {len(right)} = {100 * right.mean():.0f} %", va="center", fontsize=11)
-    words = f"mean of the pairs: {pck_per_pair(pairs):.0f} %        mean of the points: {pck_per_point(pairs):.0f} %"
-    axis.text(4.5, -2, words, ha="center", va="center", fontsize=12, weight="bold")
+        for column, ok in enumerate(correct):
+            axis.plot(column, -row, marker="o" if ok else "X", ms=13, color=CORRECT if ok else WRONG)
+        share = f"{correct.sum()} of {len(correct)} = {100 * correct.mean():.0f} %"
+        axis.text(10.2, -row, share, va="center", fontsize=11)
+    means = f"mean over pairs: {pck_per_pair(pairs):.0f} %        mean over points: {pck_per_point(pairs):.0f} %"
+    axis.text(4.5, -2, means, ha="center", va="center", fontsize=12, weight="bold")
     axis.set(xlim=(-2.2, 14), ylim=(-2.5, 0.5))
     axis.axis("off")
     return figure
