@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 LINKED = [*PAGES, *sorted((ROOT / "src").rglob("*.md"))]
 EXAMPLES = Path(str(files("transformatcher") / "examples"))
+NAMED_IN = ("src", "tests", "docs", "configs", "scripts", "examples")  # folders with files that pages name
 PLACEHOLDER = "…"  # in a command that is no command: `eval … --draw 10`
 
 # A block of code, and on the line above it perhaps why it is not run: <!-- not run: it needs a GPU -->
@@ -272,6 +274,15 @@ def test_links_lead_somewhere(page: Path):
         assert ROOT in target.parents, f"{page.relative_to(ROOT)}: {link} leaves the repository"
         if anchor:
             assert anchor in anchors_of(target), f"{page.relative_to(ROOT)}: no heading for the link {link}"
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path):
+    paths = itertools.chain(ROOT.glob("*"), *((ROOT / folder).rglob("*") for folder in NAMED_IN))
+    known = [path.relative_to(ROOT).as_posix() for path in paths]
+    for name in re.findall(r"`((?:[\w-]+/)*[\w*-]+\.(?:py|toml))`", prose_of(page)):
+        if not any(fnmatch(path, name) or fnmatch(path, f"*/{name}") for path in known):
+            pytest.fail(f"{page.relative_to(ROOT)} names {name}, which does not exist")
 
 
 # ---------------------------------------------------------------- the site
