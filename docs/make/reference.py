@@ -34,8 +34,21 @@ def cli_page() -> str:
         "# Command line",
         MADE,
         str(parser.description),
-        "Every command prints one sentence and ends with exit code 2 if it cannot use what it was given. "
-        "`transformatcher COMMAND --help` prints what this page says of a command.",
+        "`transformatcher COMMAND --help` prints what this page says about a command. Input that cannot be used gets "
+        "one sentence that names it.",
+        _table(
+            ("exit code", "meaning"),
+            (
+                ("0", "done"),
+                (
+                    "1",
+                    "problems found: `data check` lists some, pairs of `match-pairs` or images of `propagate` failed (the "
+                    "others are done), or `export` wrote nothing because the file would differ from the model",
+                ),
+                ("2", "the input or the command cannot be used"),
+                ("130", "interrupted with Ctrl-C; a command that can continue says how"),
+            ),
+        ),
         _table(
             ("command", "what it does"),
             ((f"[`{' '.join(words)}`](#{'-'.join(words)})", summary) for words, summary, _ in _commands(parser)),

@@ -109,6 +109,8 @@ class TestTypos:
             (["match", "a", "b", "--keypoint", "1"], "unknown option --keypoint; did you mean '--keypoints'?"),
             (["match", "a", "b", "--keypionts=1,2"], "unknown option --keypionts; did you mean '--keypoints'?"),
             (["match", "a", "b", "--heat", "x.png"], "unknown option --heat; did you mean '--heatmap'?"),
+            (["--verson"], "transformatcher: unknown option --verson; did you mean '--version'?"),
+            (["analyse", "--hlep"], "transformatcher analyse: unknown option --hlep; did you mean '--help'?"),
             (["eval", "--benchmrk", "spair"], "unknown option --benchmrk; did you mean '--benchmark'?"),
             (["eval", "--benchmark", "spiar"], "--benchmark: not a choice: 'spiar'; did you mean 'spair'?"),
             (["eval", "--benchmark", "x"], "--benchmark: not a choice: 'x'; choose from spair, pfpascal"),

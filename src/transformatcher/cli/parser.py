@@ -2,7 +2,9 @@
 
 import argparse
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 EXAMPLES = "examples:\n"  # an epilog that begins with this keeps its line breaks
@@ -57,9 +59,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; a parser without sub-commands refuses what it does not know."""
+        words = list(sys.argv[1:] if args is None else args)
         if self._subparsers is not None:
+            self._check_option_names(itertools.takewhile(lambda word: word.startswith("-"), words))
             return super().parse_known_args(args, namespace)
-        self._check_option_names(args or ())
+        self._check_option_names(words)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             hint = "; files and folders go before the options" if self._takes_files() else ""
@@ -73,7 +77,7 @@ class Parser(argparse.ArgumentParser):
         """Print the usage, one sentence and where to find help; exit with code 2."""
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\nSee '{self.prog} --help'.\n")
 
-    def _check_option_names(self, args: Sequence[str]) -> None:
+    def _check_option_names(self, args: Iterable[str]) -> None:
         known = [name for name in self._option_string_actions if name.startswith("--")]
         for text in args:
             name = text.partition("=")[0]
