@@ -42,8 +42,8 @@ def cli_page() -> str:
                 ("0", "done"),
                 (
                     "1",
-                    "problems found: `data check` lists some, pairs of `match-pairs` or images of `propagate` failed (the "
-                    "others are done), or `export` wrote nothing because the file would differ from the model",
+                    "problems found: `data check` lists some, pairs of `match-pairs` or images of `propagate` failed "
+                    "(the others are done), or `export` wrote nothing because the file would differ from the model",
                 ),
                 ("2", "the input or the command cannot be used"),
                 ("130", "interrupted with Ctrl-C; a command that can continue says how"),

@@ -182,26 +182,6 @@ class TestRunStudy:
 
 
 class TestCommand:
-    def test_two_studies(self, study_file, tmp_path, capsys, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        other = tmp_path / "other.toml"
-        other.write_text(study_file.read_text())
-        options = ["--seeds", "0", "--device", "cpu", "--only", "axial"]
-        assert main(["ablate", str(study_file), str(other), *options]) == 0
-        printed = capsys.readouterr().out
-        assert "A question?" in printed
-        assert "± their deviation @ 0.1" in printed
-        folders = [tmp_path / "runs" / f"ablate-{name}" for name in ("study", "other")]
-        for folder in folders:
-            assert (folder / "plot.png").stat().st_size > 1000
-        table = json.loads((folders[0] / "ablation.json").read_text())
-        assert table["command"] == f"transformatcher ablate {study_file} --seeds 0"
-
-    def test_errors(self, study_file, tmp_path, capsys):
-        assert main(["ablate", "postion"]) == 2
-        assert main(["ablate", str(study_file), "attention", "--out", str(tmp_path / "out")]) == 2
-        assert f"--out {tmp_path / 'out'}: is for one study, not 2" in capsys.readouterr().err
-
     def test_a_folder_of_ones_own(self, study_file, finished, capsys):
         """Everything is there already, so that only the table is written again."""
         (finished / "table.md").unlink()

@@ -285,28 +285,3 @@ class TestLearning:
         before = trainer.model.backbone.bn1.running_mean.clone()
         trainer.step(next(trainer.batches.stream(0, 0, 1)))
         assert torch.equal(trainer.model.backbone.bn1.running_mean, before) == (mode == "frozen")
-
-
-class TestCommand:
-    def test_errors(self, benchmark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-        config = tmp_path / "tiny.toml"
-        config.write_text(to_toml(tiny_tables(benchmark)))
-        for arguments, message in (
-            ([str(tmp_path / "no.toml")], "no.toml: no such config file"),
-            ([str(config), "--set", "lr=1"], "--set: unknown key 'lr'; did you mean 'train.lr'?"),
-            ([str(config), "--set", "train.lr=-1"], "--set: train.lr = -1: must be above 0 and at most 10"),
-            ([str(config), "--set", "train.epoch=1"], "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
-            ([str(config), "--set", "data.root=nowhere"], "nowhere"),
-            ([str(config), "--set", "train.backbone_weights=no.safetensors"], "no.safetensors: no such weights file"),
-        ):
-            assert main(["train", *arguments, "--out", str(tmp_path / "run"), "--device", "cpu"]) == 2
-            assert message in capsys.readouterr().err
-
-    def test_a_config_that_fails_leaves_a_folder_that_can_be_used(self, benchmark: Path, tmp_path: Path):
-        config = tmp_path / "tiny.toml"
-        config.write_text(to_toml(tiny_tables(benchmark, epochs=1)))
-        command = ["train", str(config), "--out", str(tmp_path / "run"), "--device", "cpu"]
-        for setting in ("data.root=nowhere", "model.sampler=soft", "train.backbone_weights=gone.safetensors"):
-            assert main([*command, "--set", setting]) == 2
-            assert not (tmp_path / "run").exists()
-        assert main(command) == 0
