@@ -47,6 +47,6 @@ def test_without_position_matches_have_no_order(kind):
     torch.testing.assert_close(attention(x[:, order], GRID), attention(x, GRID)[:, order])
 
 
-def test_released_needs_couples_of_channels():
+def test_released_needs_an_even_head_dim():
     with pytest.raises(InputError, match="head_dim 3"):
         ReleasedAttention(6, heads=2, head_dim=3)

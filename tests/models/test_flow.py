@@ -65,6 +65,6 @@ def test_gaussian_on_negative_logits_pushes_the_peak_away():
     assert near < 0.6
 
 
-def test_reverse_swaps_the_sides():
+def test_swap_source_target():
     corr = random64(1, *GRID)
     assert swap_source_target(corr)[0, 2, 1, 0, 2] == corr[0, 0, 2, 2, 1]

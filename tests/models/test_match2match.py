@@ -30,7 +30,7 @@ def test_equals_naive_blocks(backend):
         normed = np.array(
             [reference.layer_norm(r, part["norm_attention.weight"], part["norm_attention.bias"]) for r in x]
         )
-        still = [(0, 0, 0, 0)] * len(x)  # no position: nothing turns
+        still = [(0, 0, 0, 0)] * len(x)  # no position: no rotation
         x = x + reference.paper_attention(normed, still, attention, 4, 2)
         gain, shift = part["norm_ffn.weight"], part["norm_ffn.bias"]
         normed = np.array([reference.layer_norm(row, gain, shift) for row in x])
@@ -63,14 +63,14 @@ def test_another_attention_is_one_argument():
 
 @pytest.mark.parametrize("kind", [PaperAttention, ReleasedAttention])
 @pytest.mark.parametrize("backend", ["eager", "fused"])
-def test_a_raw_start_is_the_mean_correlation(backend, kind):
+def test_skip_connection_starts_as_the_mean_correlation(backend, kind):
     refiner = MatchToMatch(4, depth=2, make_attention=kind, correlation_skip=7.0).double()  # a quarter is exact
     refiner.set_backend(backend)
     corr = random64(2, 4, *GRID)
     torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr), rtol=0, atol=1e-12)
 
 
-def test_a_raw_start_learns_on_both_ways():
+def test_skip_connection_and_blocks_both_learn():
     refiner = MatchToMatch(3, depth=1, correlation_skip=7.0).double()
     corr = random64(2, 3, *GRID)
     weights = random64(2, *GRID)
@@ -81,7 +81,7 @@ def test_a_raw_start_learns_on_both_ways():
 
 
 @pytest.mark.parametrize("kind", [PaperAttention, ReleasedAttention])
-def test_raw_gain_on_the_fast_path(kind):
+def test_skip_connection_with_both_backends(kind):
     refiner = MatchToMatch(2, dim=8, depth=2, make_attention=lambda d: kind(d, 4, 2), correlation_skip=3.0).double()
     for parameter in refiner.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
@@ -94,7 +94,7 @@ def test_raw_gain_on_the_fast_path(kind):
     torch.testing.assert_close(results["fused"], results["eager"], rtol=1e-9, atol=1e-9)
 
 
-def test_without_a_raw_start_there_is_no_mixture():
+def test_without_skip_connection_there_are_no_layer_weights():
     assert "mix" not in MatchToMatch(2, depth=1).state_dict()
     refiner = build_refiner(model_config({"correlation_skip": 5, "match2match.depth": 1}), layers=4)
     assert refiner.correlation_skip == 5.0

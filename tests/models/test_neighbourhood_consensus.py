@@ -90,7 +90,7 @@ def test_a_bfloat16_correlation_is_convolved_in_bfloat16(layers):
     torch.testing.assert_close(low, refiner(corr.float()), rtol=0.05, atol=0.01)
 
 
-def test_far_matches_do_not_speak():
+def test_distant_matches_have_no_effect():
     refiner = NeighbourhoodConsensus(1, depth=2, mutual_filter=False)
     corr = torch.rand(1, 1, 6, 2, 2, 6)
     changed = corr.clone()
@@ -109,7 +109,7 @@ def test_gradcheck():
     assert gradcheck(lambda corr, *_: refiner(corr), (positive64(1, 2, 2, 1, 2, 2, grad=True), *parameters))
 
 
-def test_a_raw_start_is_the_mean_correlation_and_learns():
+def test_skip_connection_starts_as_the_mean_correlation_and_learns():
     refiner = NeighbourhoodConsensus(4, correlation_skip=7.0).double()
     corr = positive64(2, 4, *GRID)
     torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))
@@ -143,7 +143,7 @@ class TestBesideAttention:
         torch.testing.assert_close(both, refiner(corr) + beside(corr))
         assert build_refiner(model_config(), layers=3).consensus is None  # unless asked for
 
-    def test_a_raw_start_is_the_mean_correlation_and_learns(self):
+    def test_skip_connection_starts_as_the_mean_correlation_and_learns(self):
         refiner = build_refiner(model_config(BESIDE | {"correlation_skip": 7.0}), layers=3)
         corr = torch.rand(1, 3, *GRID)
         torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))

@@ -41,7 +41,7 @@ def test_interaction_depends_on_the_offset_alone(axis):
 
 
 @pytest.mark.parametrize("axis", range(4))
-def test_every_axis_turns_its_own_share_of_planes(axis):
+def test_every_axis_rotates_its_own_planes(axis):
     angles = AxialRotary(8, 4).angle_of_plane
     assert (angles[axis] != 0).sum() == 4
     assert ((angles != 0).sum(dim=0) == 1).all()

@@ -8,8 +8,8 @@ Backend = Literal["auto", "fused", "eager"]
 class HasBackend:
     """A stage of the model with two implementations of the same mathematics.
 
-    ``eager``: the stage's own file, operation by operation in PyTorch. ``fused``: the passes and kernels of ``fused/``;
-    an error where they cannot replace the stage. ``auto``: fused where it is possible and faster, else eager.
+    ``eager``: the readable code of the stage's own file. ``fused``: the passes and kernels of ``fused/``, wherever they
+    run; an attention that they cannot compute is an error. ``auto``: fused where it is possible and faster, else eager.
     """
 
     backend: Backend = "auto"

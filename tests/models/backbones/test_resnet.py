@@ -68,3 +68,19 @@ def test_frozen_batch_norms_are_part_of_their_convolutions():
         outcomes.append([*features, *grads])
     for ours, theirs in zip(*outcomes, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@torch.no_grad()
+def test_chosen_layers_are_those_of_all():
+    """Layers that are not chosen keep their weights, so that a checkpoint does not depend on the choice."""
+    every, some = (
+        ResNetFeatures("resnet50").eval(),
+        ResNetFeatures("resnet50", layers=[7, 8], image_size=(64, 96)).eval(),
+    )
+    some.load_state_dict(every.state_dict())
+    images = torch.randn(1, 3, 64, 96)
+    features = every(images)
+    assert some.n_layers == 2
+    assert some.grid == (2, 3)
+    for ours, theirs in zip(some(images), [features[7], features[8]], strict=True):
+        assert torch.equal(ours, theirs)

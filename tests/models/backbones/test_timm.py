@@ -142,6 +142,12 @@ class TestFeatures:
         with pytest.raises(InputError, match=message):
             vit(**changes)
 
+    @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto"])
+    def test_on_the_meta_device(self, name):
+        """Where a config is tried out without weights; timm 1.0.20 cannot build a transformer there."""
+        with torch.device("meta"), torch.inference_mode():
+            assert vit(name=name)(torch.empty(1, 3, 64, 96))[0].is_meta
+
     def test_a_network_without_intermediate_features(self, monkeypatch: pytest.MonkeyPatch):
         """In timm 1.0.20 these were VGG, DenseNet and others; in 1.0.31 there is none left."""
         monkeypatch.setattr(timm, "create_model", lambda *_, **__: torch.nn.Identity())

@@ -76,7 +76,7 @@ def test_begins_near_the_mean_correlation():
     torch.testing.assert_close(refiner(corr) - refiner.score.bias, MeanCorrelation()(corr))
 
 
-def test_a_raw_start_is_the_mean_correlation_and_learns():
+def test_skip_connection_starts_as_the_mean_correlation_and_learns():
     refiner = CostAggregation(4, SIZE, correlation_skip=7.0).double()
     corr = random64(2, 4, *GRID)
     torch.testing.assert_close(refiner(corr), 7 * MeanCorrelation()(corr))

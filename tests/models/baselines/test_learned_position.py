@@ -1,4 +1,4 @@
-"""Learned vectors of the matches: which match gets which, on both paths, on other grids."""
+"""Learned position embeddings: the vector of each match, both backends, other grids."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def test_on_another_grid_they_are_interpolated():
 
 @pytest.mark.parametrize("kind", [PaperAttention, ReleasedAttention])
 @pytest.mark.parametrize("vectors", [AxialPositionEmbedding, MatchPositionEmbedding])
-def test_fast_path_equals_plain_path(kind, vectors):
+def test_fused_equals_eager(kind, vectors):
     refiner = MatchToMatch(
         2,
         dim=8,
