@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = examples(
         "ablate attention --set data.root=DATA",
-        "ablate attention --set data.root=DATA --only additive --seeds 0 1 2",
+        "ablate attention --set data.root=DATA --only Performer --seeds 0 1 2",
     )
     parser.add_argument(
         "studies", nargs="+", metavar="NAME", help="a study that comes with the package, or a .toml file of your own"
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE.KEY=VALUE",
         help="change a setting of all rows; may be repeated",
     )
-    parser.add_argument("--seeds", type=SEED, nargs="+", metavar="N", help="in place of the study's own")
+    parser.add_argument("--seeds", type=SEED, nargs="+", metavar="N", help="seeds instead of the study's own")
     parser.add_argument("--only", action="append", metavar="LABEL", help="only this row; may be repeated")
     parser.add_argument("--keep-weights", action="store_true", help="keep every run's best checkpoint")
     parser.add_argument("--out", metavar="DIR", help="runs, table and plot go here (runs/ablate-NAME)")

@@ -12,7 +12,7 @@ from transformatcher.cli.parser import examples, number
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.epilog = examples("analyse attention cat_a.jpg cat_b.jpg --out attention.png")
-    add_photos(parser)
+    add_photos(parser, "one photo")
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument("--layer", type=number(int, 1, 1000), metavar="N", help="from 1 (the most selective layer)")
     pictures.add_argument("--most", type=COUNT, default=20, metavar="N", help="matches for each head (%(default)s)")

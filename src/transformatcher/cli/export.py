@@ -25,8 +25,9 @@ ALPHAS = (0.05, 0.1, 0.15)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.description = (
-        "Write the model as one file: two images in, flow and confidence out. The file is written only if its outputs "
-        "for the example photos equal the model's; otherwise the exit code is 1."
+        "Write the model as one file: two images and points of the first in, the points on the second and their "
+        "confidence out. It is written only if its outputs for the example photos equal the model's; otherwise the "
+        "exit code is 1."
     )
     parser.epilog = examples(
         "export --out model.onnx",

@@ -27,9 +27,14 @@ COUNT = number(int, 1, 10_000)
 MODEL_GROUP = "Without these options, the model that comes with the package is used."
 
 
-def add_photos(parser: argparse.ArgumentParser, *, targets: str | None = None) -> None:
-    """SOURCE and TARGET; ``targets="+"`` allows several targets."""
-    parser.add_argument("src", metavar="SOURCE", help="the photo whose points are looked for: JPEG, PNG, WebP, …")
+def add_photos(
+    parser: argparse.ArgumentParser,
+    source: str = "the photo with the points to be found",
+    *,
+    targets: str | None = None,
+) -> None:
+    """SOURCE and TARGET; ``source`` describes the first, ``targets="+"`` allows several of the second."""
+    parser.add_argument("src", metavar="SOURCE", help=f"{source}: JPEG, PNG, WebP, …")
     several = ", or several" if targets else ""
     parser.add_argument(
         "trg", metavar="TARGET", nargs=targets, help=f"another photo of the same kind of object{several}"

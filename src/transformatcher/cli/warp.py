@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "warp cat_a.jpg cat_b.jpg --out warped",
         "warp cat_a.jpg cat_b.jpg --keypoints cat_a.json --out warped",
     )
-    add_photos(parser)
+    add_photos(parser, "the photo to be warped")
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument(
         "--keypoints",
