@@ -11,7 +11,7 @@ from torch import nn
 from transformatcher.config import TrainConfig, model_config
 from transformatcher.models.build import build_matcher
 from transformatcher.models.transformatcher import TransforMatcher
-from transformatcher.training.optim import lr_factor, make_ema, make_optimizer
+from transformatcher.training.optim import EMA, lr_factor, make_optimizer
 
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ class TwoLayers(TransforMatcher):
 class TestEma:
     def test_equals_a_naive_running_mean(self):
         model = TwoLayers()
-        ema = make_ema(model, 0.6)
+        ema = EMA(model, 0.6)
         expected = {key: value.double().numpy() for key, value in model.state_dict().items()}
         for step in range(1, 30):
             for value in model.state_dict().values():
@@ -58,14 +58,14 @@ class TestEma:
 
     def test_integer_buffers_stay(self):
         model = TwoLayers()
-        ema = make_ema(model, 0.5)
+        ema = EMA(model, 0.5)
         model.backbone.num_batches_tracked.fill_(100)
         ema.update_parameters(model)
         assert ema.module.backbone.num_batches_tracked == 0
 
     def test_follows_what_an_optimizer_or_a_checkpoint_changes(self):
         model = TwoLayers()
-        ema = make_ema(model, 0.5)
+        ema = EMA(model, 0.5)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model.refiner(torch.ones(1, 2)).sum().backward()
         optimizer.step()
@@ -81,7 +81,7 @@ class TestEma:
 
     def test_goes_on_from_its_own_state(self):
         model = TwoLayers()
-        ema, resumed = make_ema(model, 0.9), make_ema(model, 0.9)
+        ema, resumed = EMA(model, 0.9), EMA(model, 0.9)
         for _ in range(3):
             model.refiner.weight.data.add_(1)
             ema.update_parameters(model)
@@ -92,7 +92,7 @@ class TestEma:
 
     def test_the_model_stays_and_the_average_does_not_learn(self):
         model = TwoLayers()
-        ema = make_ema(model, 0.9)
+        ema = EMA(model, 0.9)
         before = model.refiner.weight.detach().clone()
         with torch.no_grad():
             ema.module.refiner.weight.zero_()

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from transformatcher.errors import InputError
-from transformatcher.training.optim import make_ema
+from transformatcher.training.optim import EMA
 from transformatcher.training.state import TrainingState, load_state, save_state
 
 
 def trained(steps: int, width: int = 2) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width))
-    ema, optimizer = make_ema(model, 0.9), torch.optim.AdamW(model.parameters(), lr=0.1)
+    ema, optimizer = EMA(model, 0.9), torch.optim.AdamW(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
         model(torch.randn(4, 3)).square().sum().backward()

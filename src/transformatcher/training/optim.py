@@ -1,15 +1,14 @@
 """Train config → optimizer, learning-rate schedule and exponential moving average (EMA) of the weights."""
 
 import math
+from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from transformatcher.config import TrainConfig
 from transformatcher.models.transformatcher import TransforMatcher
-
-Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def make_optimizer(model: TransforMatcher, settings: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
@@ -42,19 +41,31 @@ def lr_factor(step: int, steps: int, warmup: int, schedule: str) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
 
 
-def make_ema(model: nn.Module, decay: float) -> AveragedModel:
-    """A copy of the model whose ``update_parameters(model)`` moves its weights and running statistics to the model's.
+class EMA(AveragedModel):
+    """Exponential moving average of a model's weights and running statistics; ``module`` is the averaged model.
 
-    The decay after step n is min(decay, (1 + n) / (10 + n)): small at first, so that the initial weights are soon
+    The decay after update n is min(decay, (1 + n) / (10 + n)): small at first, so that the initial weights are soon
     forgotten. Integer buffers, which count batches, stay as they are.
+
+    Args:
+        model: its weights now are where the average starts.
+        decay: below 1; the larger, the longer the average remembers.
     """
 
-    def update(ema: Tensors, current: Tensors, n_averaged: Tensor | int) -> None:
-        if ema[0].is_floating_point():
-            n = int(n_averaged)
-            lerp = get_ema_multi_avg_fn(min(decay, (1 + n) / (10 + n)))  # type: ignore[no-untyped-call]
-            lerp(ema, current, n)
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model, use_buffers=True)
+        self.decay = decay
+        self.requires_grad_(False)
 
-    averaged = AveragedModel(model, multi_avg_fn=update, use_buffers=True)
-    averaged.n_averaged += 1  # the copy counts as the first one; without this, the first update would overwrite it
-    return averaged.requires_grad_(False)
+    def update_parameters(self, model: nn.Module) -> None:
+        """Move towards the current weights of the model.
+
+        The formula is torch's. Its own method copies the counter to the device, which waits for the device each time.
+        """
+        n = int(self.n_averaged) + 1  # the counter stays on the host
+        decay = min(self.decay, (1 + n) / (10 + n))
+        averaged, current = (chain(module.parameters(), module.buffers()) for module in (self.module, model))
+        pairs = [pair for pair in zip(averaged, current, strict=True) if pair[0].is_floating_point()]
+        update = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        update([ours for ours, _ in pairs], [theirs.detach() for _, theirs in pairs], n)
+        self.n_averaged.fill_(n)

@@ -34,7 +34,7 @@ from transformatcher.schema import PairBatch
 from transformatcher.training.distributed import DistributedContext
 from transformatcher.training.model import dry_run, init_model
 from transformatcher.training.objective import CudaGraphLoss, Objective, loss_and_gradients
-from transformatcher.training.optim import lr_factor, make_ema, make_optimizer
+from transformatcher.training.optim import EMA, lr_factor, make_optimizer
 from transformatcher.training.run_log import METRICS, RunLog
 from transformatcher.training.signals import StopRequest
 from transformatcher.training.sources import load_source
@@ -87,7 +87,7 @@ class Trainer:
             self.model.backbone.to(memory_format=torch.channels_last)
             torch.backends.cudnn.benchmark = True  # every batch has the same shape
         self.objective = self._make_objective()
-        self.ema = make_ema(self.model, settings.ema_decay) if settings.ema_decay else None
+        self.ema = EMA(self.model, settings.ema_decay) if settings.ema_decay else None
         if settings.batch_norm == "frozen" or settings.lr_backbone == 0:
             cast(Backbone, self.model.backbone).freeze_norms()
         self.compute_loss: Callable[[PairBatch], Tensor] = partial(loss_and_gradients, self.objective)
