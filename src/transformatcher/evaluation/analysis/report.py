@@ -1,7 +1,6 @@
 """Results that other commands saved → one self-contained HTML report with the command behind every number."""
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,7 +38,7 @@ from transformatcher.evaluation.analysis.run_folders import (
 from transformatcher.evaluation.analysis.tables import Section, Table, number
 from transformatcher.evaluation.scores import score_warnings
 from transformatcher.files import read_json
-from transformatcher.run_folder import read_arguments
+from transformatcher.run_folder import format_command, read_arguments
 from transformatcher.viz.plots import plot_ablation, plot_costs, plot_curves, plot_scores
 
 METRICS, ABLATION = "metrics.jsonl", "ablation.json"
@@ -228,7 +227,7 @@ def _training(folder: Path) -> PageSection:
     blocks: list[Block] = [Paragraph(summary), embed_plot(figure, f"training loss and validation PCK of {name}")]
     if config:
         blocks.append(Folded(f"{name}.json, the whole config", [Code(json.dumps(config, indent=1))]))
-    blocks.append(Commands([shlex.join(["transformatcher", "train", f"{name}.json", "--out", f"runs/{name}"])]))
+    blocks.append(Commands([format_command(["train", f"{name}.json"], {"out": f"runs/{name}"})]))
     return PageSection(f"train-{slug(name)}", f"Training: {name}", blocks)
 
 

@@ -1,6 +1,5 @@
 """Folders and files that other commands wrote → what is in them, and the commands that made them."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,20 +111,14 @@ def is_bench(data: Any) -> bool:
 
 
 def bench_command(report: Mapping[str, Any]) -> str:
-    """The bench command behind a report."""
-
-    def values(key: str) -> list[str]:
-        return list(dict.fromkeys(str(row[key]) for row in report["rows"]))
-
+    """The bench command that made a report."""
     first = report["rows"][0]
-    parts = ["transformatcher", "bench", "--backbone", first["backbone"], "--variant", first["variant"]]
-    for key in ("batch", "size", "backend"):
-        parts += [f"--{key}", *values(key)]
-    if first["mode"] == "train":
-        parts.append("--train")
-    if str(report["device"]).startswith("cpu"):
-        parts += ["--device", "cpu"]
-    return shlex.join([*parts, "--json"])
+    options = {key: first[key] for key in ("backbone", "variant")}
+    options |= {key: list(dict.fromkeys(row[key] for row in report["rows"])) for key in ("batch", "size", "backend")}
+    on_cpu = str(report["device"]).startswith("cpu")
+    return format_command(
+        ["bench"], options | {"train": first["mode"] == "train", "device": "cpu" if on_cpu else None, "json": True}
+    )
 
 
 def is_eval(folder: Path) -> bool:
