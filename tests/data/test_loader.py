@@ -1,6 +1,6 @@
-"""The order of pairs, and batches whose keypoints lie on the pixels they lay on before.
+"""The order of pairs, and batches whose keypoints stay on their pixels.
 
-The colour of a pixel says where it was: red is x and green is y, both as parts of the image; blue numbers the image.
+The colour of a pixel encodes its position in the file: red is x and green is y, both as fractions; blue is the image.
 """
 
 import subprocess
@@ -87,17 +87,17 @@ def assert_equal(ours: PairBatch, theirs: PairBatch) -> None:
 
 
 def assert_on_the_same_pixels(batches: BatchLoader, epoch: int = 0) -> int:
-    """Every visible keypoint shows the colour of its place in the file; returns how many samples were mirrored."""
+    """Every visible keypoint shows the colour of its position in the file; returns how many samples were mirrored."""
     pairs, flipped = batches.dataset.pairs, 0
     order = pairs.order(epoch)
     for number, batch in enumerate(batches.stream(epoch, 0, epoch + 1)):
-        places = order[number * batches.dataset.batch_size :]
+        entries = order[number * batches.dataset.batch_size :]
         for side in ("src", "trg"):
             images, kps = getattr(batch, side), getattr(batch, f"{side}_kps_norm")
             seen = colours(images, kps)
             flipped += int((images[:, 0, :, 0] > images[:, 0, :, -1]).all(dim=1).sum())
-            for row, where in zip(range(len(images)), places, strict=False):
-                pair = pairs[where]
+            for row, entry in zip(range(len(images)), entries, strict=False):
+                pair = pairs[entry]
                 shown = pair.visible
                 assert batch.visible[row].tolist() == shown.tolist()
                 h, w = original_size(batches, pair, side)
@@ -222,7 +222,7 @@ class TestBatchLoader:
                 for name, value in vars(parts[rank][number]).items():
                     torch.testing.assert_close(value, getattr(batch, name)[rank::2], rtol=0, atol=1e-6)
 
-    def test_the_place_of_images_and_workers_change_nothing(self, noisy, tmp_path: Path):
+    def test_cache_location_and_workers_change_nothing(self, noisy, tmp_path: Path):
         pairs = []
         for pair in ramp_pairs(4):
             paths = [tmp_path / f"{pair.name}{side}.png" for side in "ab"]

@@ -1,4 +1,4 @@
-"""A tiny benchmark on disk and a tiny config, for tests that train; and what one process of a team does."""
+"""A tiny benchmark, config and study for tests that train; as a script, one step of one of several processes."""
 
 import csv
 import json

@@ -80,9 +80,9 @@ class TestSource:
             names(listed, PairSource("pfpascal", "elsewhere", split="test"))
 
 
-class TestWithItself:
-    def test_objects_of_a_list_lie_as_their_pairs_do(self, spair_root: Path):
-        """SPair's keypoints are of the file as it lies, whatever its EXIF tag says."""
+class TestSelfPairs:
+    def test_objects_of_a_list_are_oriented_as_their_pairs(self, spair_root: Path):
+        """SPair's keypoints are in pixels of the stored file, whatever its EXIF tag."""
         path = spair_root / "JPEGImages" / "cat" / "a.jpg"
         exif = Image.Exif()
         exif[0x0112] = 6  # a quarter turn

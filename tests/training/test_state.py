@@ -1,4 +1,4 @@
-"""Everything that training goes on from comes back from one file."""
+"""The whole state of a run is saved in one file and loaded from it."""
 
 from pathlib import Path
 

@@ -18,15 +18,15 @@ def study_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", known_studies())
-def test_those_that_come_with_the_package(name):
+def test_studies_of_the_package(name):
     study = read_study(name)
     assert len(study.rows) > 1
     assert study.question
     assert {row.config.train.epochs for row in study.rows} == {6}
-    assert len({json.dumps(str(row.config)) for row in study.rows}) == len(study.rows)  # no two rows are alike
+    assert len({json.dumps(str(row.config)) for row in study.rows}) == len(study.rows)  # no two rows are equal
     for row in study.rows:
         model = row.config.model
-        one_block = replace(model, match2match=replace(model.match2match, depth=1))  # all blocks are alike
+        one_block = replace(model, match2match=replace(model.match2match, depth=1))  # all blocks have the same shapes
         dry_run(one_block, row.label)
 
 
@@ -77,7 +77,7 @@ def test_settings_of_one_refiner_reach_its_rows_alone(study_file):
         ("title =", "title ==", "study.toml: "),
     ],
 )
-def test_faults_are_named(study_file, old, new, message):
+def test_errors_name_the_file_and_the_key(study_file, old, new, message):
     study_file.write_text(study_file.read_text().replace(old, new))
     with pytest.raises(InputError, match=message.replace("[", r"\[")):
         read_study(str(study_file))
@@ -86,7 +86,7 @@ def test_faults_are_named(study_file, old, new, message):
 def test_a_base_of_the_package(study_file):
     study_file.write_text('base = "base.toml"\n' + study_file.read_text())
     study = read_study(str(study_file))
-    assert study.rows[0].config.train.validate_every == 6  # said there alone
+    assert study.rows[0].config.train.validate_every == 6  # only the base sets it
     assert study.rows[0].config.train.epochs == 1
 
 

@@ -48,7 +48,7 @@ class EMA(AveragedModel):
     forgotten. Integer buffers, which count batches, stay as they are.
 
     Args:
-        model: its weights now are where the average starts.
+        model: the average starts with its current weights.
         decay: below 1; the larger, the longer the average remembers.
     """
 

@@ -42,7 +42,8 @@ from transformatcher.training.state import TrainingState, load_state, save_state
 from transformatcher.training.validation import evaluate_pck, load_validation_set
 
 LAST, BEST = "last.safetensors", "best"
-# Settings that may change when a run is resumed: they say where files are and how they are read, not what comes out.
+# Settings that may change when a run is resumed: where files are and how they are read, but nothing that
+# changes the results.
 RESUMABLE_KEYS = ("data.root", "data.image_cache", "data.threads", "data.workers", "train.save_every")
 LOG_EVERY = 20  # steps between readings of the loss; each reading waits for the device
 
@@ -332,7 +333,7 @@ def train(
 
 
 def check_folder(out: Path, run: Run, resume: bool) -> None:
-    """Make sure that a folder holds no run, or the run that is to be resumed."""
+    """Raise an InputError unless the folder holds no run, or the run to be resumed."""
     if resume and not (out / LAST).is_file():
         raise InputError(f"{out}: no {LAST} to resume from; leave --resume out to start")
     if not resume and ((out / LAST).exists() or (out / METRICS).exists()):
