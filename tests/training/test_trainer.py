@@ -268,7 +268,7 @@ class TestLearning:
         tables["model"] |= {"correlation_skip": 0.0}
         tables["data"] |= {"p_color": 0.0, "p_crop": 0.0}
         tables["data"]["validate"][0]["split"] = "trn"
-        state = train(run_config(tables), tmp_path, CPU)
+        state = train(run_config(tables), tmp_path, CPU, pictures=False)
         first, last = state.metrics[0], state.metrics[-1]
         assert last["loss"] < 0.8 * first["loss"]
         assert last["pck"]["PF-PASCAL-trn"]["0.15"] > first["pck"]["PF-PASCAL-trn"]["0.15"] + 20
