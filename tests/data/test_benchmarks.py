@@ -136,4 +136,4 @@ def test_a_new_benchmark_is_one_record(tmp_path: Path, monkeypatch: pytest.Monke
     assert "Toy-2 by category" in (tmp_path / "tables" / "classes-toy.md").read_text()
     overlap = ["analyse", "overlap", str(out), "--root", str(root), "--out", str(tmp_path / "overlap")]
     assert main(overlap) == 0
-    assert "Toy-2 test by what Toy-2 trn holds" in (tmp_path / "overlap" / "overlap.md").read_text()
+    assert "Toy-2 test by overlap with Toy-2 trn" in (tmp_path / "overlap" / "overlap.md").read_text()
