@@ -240,7 +240,7 @@ def test_the_reference_has_every_public_name():
 def test_pictures_are_drawn(tmp_path: Path):
     make_script("pictures").main(tmp_path)
     drawn = {picture.name for picture in tmp_path.iterdir()}
-    assert len(drawn) == 6
+    assert {"demo.png", "tutorial-flow.webp", "pck-thresholds.webp", "ablate-refiners.png"} <= drawn
     assert drawn <= {picture.name for picture in (DOCS / "images").iterdir()}
 
 

@@ -163,9 +163,9 @@ def _pair_list(data: bytes) -> None:
         (SPARE / name).write_bytes(data)
         with suppress(InputError):
             pairs = open_list(SPARE / name)
-            listed = [pair for _, part in pairs.parts(range(0, pairs.count, 2), 2) for pair in part]
+            listed = [pair for _, part in pairs.shards(range(0, pairs.count, 2), 2) for pair in part]
             assert [pair.index for pair in listed] == list(range(pairs.count))
-            assert all(pair.fault or (pair.src and pair.trg) for pair in listed)
+            assert all(pair.error or (pair.src and pair.trg) for pair in listed)
 
 
 PARSERS: tuple[Callable[[bytes], None], ...] = (

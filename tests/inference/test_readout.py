@@ -24,7 +24,7 @@ class CountingReadOut(KernelSoftArgmax):
 
 @pytest.fixture
 def readout() -> CountingReadOut:
-    return CountingReadOut(upsample=2, sigma=1.5, gaussian="probabilities")
+    return CountingReadOut(upsample=2, kernel_sigma=1.5, kernel_on="probabilities")
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def test_points_as_a_plain_loop_finds_them(readout, refined):
 
 def test_a_permutation_is_cycle_consistent():
     eye = 50 * torch.eye(20).reshape(1, 4, 5, 4, 5)
-    flows = TwoWayFlow.of(KernelSoftArgmax(upsample=1, sigma=1.0, gaussian="probabilities"), eye)
+    flows = TwoWayFlow.of(KernelSoftArgmax(upsample=1, kernel_sigma=1.0, kernel_on="probabilities"), eye)
     cells = read_grid(flows)
     assert cells.cycle_consistent.all()
     torch.testing.assert_close(cells.trg_norm, cells.src_norm)
     shuffled = eye.reshape(1, 20, 20)[:, :, torch.randperm(20)].reshape(eye.shape).contiguous()
     one_sided = shuffled.clone()
     one_sided[0, 0, 0] = one_sided[0, 3, 4]  # two sources want the same target: at most one gets back
-    back = read_grid(TwoWayFlow.of(flows_readout := KernelSoftArgmax(1, 1.0, gaussian="probabilities"), one_sided))
+    back = read_grid(TwoWayFlow.of(flows_readout := KernelSoftArgmax(1, 1.0, kernel_on="probabilities"), one_sided))
     assert not back.cycle_consistent.all()
     assert read_grid(TwoWayFlow.of(flows_readout, shuffled)).cycle_consistent.all()
 
