@@ -17,6 +17,7 @@ help:  ## this list
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.12 ...")'
+	@echo "Setting up $(VENV): a few minutes, and about 6 GB with the CUDA libraries of torch"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
 	touch $@

@@ -103,6 +103,7 @@ class TestTypos:
         ("argv", "message"),
         [
             (["macth"], "transformatcher: unknown command 'macth'; did you mean 'match'?"),
+            (["evaluate"], "transformatcher: unknown command 'evaluate'; did you mean 'eval'?"),
             (["evla"], "transformatcher: unknown command 'evla'; did you mean 'eval'?"),
             (["xyz"], "transformatcher: unknown command 'xyz'; choose from match, match-pairs, warp"),
             (["analyse", "overlop"], "transformatcher analyse: unknown command 'overlop'; did you mean 'overlap'?"),

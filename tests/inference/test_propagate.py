@@ -155,6 +155,12 @@ class TestResume:
         propagate(matcher, notes, [many], out, overwrite=True)
         assert len(predicted) == 5
 
+    def test_the_annotations_are_never_overwritten(self, matcher: Matcher, notes: Path, many: Path):
+        before = notes.read_bytes()
+        with pytest.raises(InputError, match="holds the annotations themselves"):
+            propagate(matcher, notes, [many], notes, overwrite=True)
+        assert notes.read_bytes() == before
+
     def test_what_is_there_is_not_overwritten(
         self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, predicted
     ):

@@ -110,7 +110,9 @@ def argument_text(action: argparse.Action) -> str:
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """``"; did you mean 'match'?"`` if something known is spelled nearly so, else nothing."""
-    near = difflib.get_close_matches(given, list(known), n=1)
+    names = list(known)
+    shortened = [name for name in names if len(name.lstrip("-")) > 2 and given.startswith(name)]  # evaluate → eval
+    near = shortened or difflib.get_close_matches(given, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

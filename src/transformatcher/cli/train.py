@@ -14,9 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.description = "Train a matcher. Start it with torchrun for several GPUs or machines."
     parser.epilog = examples(
-        "train configs/default.toml --set data.root=DATA",
-        "train configs/default.toml --set data.root=DATA --set train.epochs=4 --out runs/short",
-        "train configs/default.toml --set data.root=DATA --resume",
+        "train configs/pfpascal.toml --set data.root=DATA --set train.backbone_weights=FILE.safetensors",
+        "train configs/pfpascal.toml --set data.root=DATA --set train.backbone_weights=IMAGENET1K_V1 "
+        "--set model.backbone=resnet50 --set train.epochs=4 --out runs/short",
+        "train configs/pfpascal.toml --set data.root=DATA --set train.backbone_weights=FILE.safetensors --resume",
     )
     parser.add_argument("config", metavar="CONFIG", help="a .toml with the tables [model], [data] and [train]")
     parser.add_argument(

@@ -87,6 +87,8 @@ def propagate(
     Example:
         >>> propagate(matcher, Path("annotations.json"), [Path("photos")], Path("predicted.json")).keypoints
     """
+    if out.resolve() == annotations.resolve():
+        raise InputError(f"{out}: holds the annotations themselves, which would be lost; choose another --out")
     source = read_annotations(annotations, images_root, category)
     root, names = find_targets(images, {item.image for item in source.objects})
     limit = _check_threshold(threshold, calibrated=matcher.calibration is not None)

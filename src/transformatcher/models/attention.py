@@ -3,6 +3,9 @@
 Additive attention pools all queries into one global query, multiplies every key with it, pools the products into one
 global key, and multiplies every value with that. :class:`PaperAttention` is Eq. 5-6; :class:`ReleasedAttention` is what
 the authors' code computes. Both share projections, pooling and output.
+
+By default the same function is computed by ``fused/`` and not by this code. To try a change here, subclass, or call
+``model.set_backend("eager")``.
 """
 
 from abc import abstractmethod

@@ -1,4 +1,7 @@
-"""Matches → refined matches: one block of the match-to-match transformer (section 4.2)."""
+"""Matches → refined matches: one block of the match-to-match transformer (section 4.2).
+
+By default ``fused/`` computes the same function; ``model.set_backend("eager")`` runs this code.
+"""
 
 from typing import Any
 

@@ -84,9 +84,10 @@ def _named_weights(name: str, weights: str, download: bool) -> tuple[Path, dict[
     url = enum[weights].url
     path = _cache_path(url)
     if not path.is_file() and not download:
+        fetch = f"python -c \"import torchvision; torchvision.models.get_model('{name}', weights='{weights}')\""
         raise InputError(
-            f"backbone weights {weights}: {path.name} is not in torch's cache ({path.parent}); "
-            "eval and match download it with --download; or name a .safetensors file"
+            f"backbone weights {weights}: {path.name} is not in torch's cache ({path.parent}); fetch it with {fetch}, "
+            "with --download where a command has it, or name a .safetensors file"
         )
     try:  # weights_only: tensors alone are read, no pickled code is run
         state = enum[weights].get_state_dict(progress=True, check_hash=True, weights_only=True, map_location="cpu")
