@@ -112,7 +112,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.name)
+SLOW_PAGES = {"own-keypoints.md"}  # trains a model, exports it and compares the file
+RUNNABLE = [
+    pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in SLOW_PAGES else ())
+    for page in PAGES
+    if runnable(page)
+]
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
 @pytest.mark.usefixtures("folder")
 def test_every_snippet_runs(page: Path, capsys: pytest.CaptureFixture[str]):
     names: dict[str, object] = {"__name__": "__main__"}

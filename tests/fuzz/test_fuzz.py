@@ -33,6 +33,7 @@ def test_seeds_and_what_was_found(tmp_path: Path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
+@pytest.mark.slow
 def test_a_few_seconds_of_fuzzing(tmp_path: Path):
     command = [sys.executable, str(HERE / "run.py"), "--seconds", "6", "--folder", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
