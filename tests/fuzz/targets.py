@@ -152,7 +152,7 @@ def _left_by_commands(data: bytes) -> None:
     with suppress(InputError):
         calibration = load_calibration(SPARE)
         assert calibration is not None
-        with np.errstate(over="ignore"):  # an endless score is a sure one
+        with np.errstate(over="ignore"):  # an infinite logit is a probability of one
             assert np.isfinite(calibration(np.array([0.5]), np.array([0.1]))).all()
     with suppress(InputError):
         read_safetensors(SPARE / "model.safetensors")

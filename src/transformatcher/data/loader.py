@@ -245,5 +245,5 @@ def build_image_cache(
 
 
 def _key(source: ImageSource, orient: bool) -> tuple[str, bool]:
-    """A name for an image. Arrays are told apart by identity; a file turned by its EXIF tag is another image."""
+    """A name for an image. Arrays are distinguished by identity; a file turned by its EXIF tag is another image."""
     return f"array-{id(source)}" if isinstance(source, np.ndarray) else str(source), orient

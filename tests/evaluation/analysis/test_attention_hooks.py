@@ -22,7 +22,7 @@ def refiner(request) -> nn.Module:
 
 
 def test_the_refined_map_is_the_models_own(refiner):
-    nn.init.normal_(refiner.score.weight)  # raw_gain begins with zero
+    nn.init.normal_(refiner.score.weight)  # with a correlation_skip it starts at zero
     corr = torch.rand(2, 5, *GRID).double()
     refiner.set_backend("eager")
     expected = refiner(corr)
