@@ -10,12 +10,13 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --d
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 NEWEST := env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT
-.PHONY: help demo test check audit docs coverage fuzz versions interfaces constraints format clean
+.PHONY: help demo test check audit docs coverage fuzz versions interfaces formats constraints format clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 13
 
-$(VENV)/.demo: pyproject.toml constraints.txt
+NATIVE := hatch_build.py $(addprefix src/transformatcher/models/fused/,native.h native.c native_conv.c)
+$(VENV)/.demo: pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.12 ...")'
 	@echo "Setting up $(VENV): a few minutes, and about 6 GB with the CUDA libraries of torch"
 	$(PYTHON) -m venv $(VENV)
@@ -58,11 +59,17 @@ interfaces: $(VENV)/.dev  ## our interfaces against kornia, romatch and vismatch
 	out/interfaces/bin/python -m pip install --quiet --disable-pip-version-check --group test --group interfaces -e '.[all]'
 	out/interfaces/bin/python -m pytest tests/inference/interfaces
 
+formats: $(VENV)/.dev  ## our files read by cvat-sdk, label-studio-sdk, sleap-io, ultralytics, in out/formats (needs the network)
+	$(PYTHON) -m venv out/formats
+	out/formats/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	out/formats/bin/python -m pip install --quiet --disable-pip-version-check --group test --group annotation -e '.[all,sleap]'
+	out/formats/bin/python -m pytest tests/annotation/formats tests/inference/interfaces/test_cvat.py tests/web/test_label_studio.py
+
 docs: $(VENV)/.dev  ## the site, in out/site; a broken link is an error
 	$(BIN)/mkdocs build --strict
 
 constraints: $(VENV)/.dev  ## pin the newest versions that go together in constraints.txt (needs the network)
-	$(NEWEST) $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group interfaces \
+	$(NEWEST) $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group interfaces --group annotation \
 	  --no-annotate --custom-compile-command 'make constraints' --output-file constraints.txt pyproject.toml
 
 format: $(VENV)/.dev  ## let ruff fix what it can

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["InputError", "Matcher", "ModelConfig", "TransforMatcher", "__version__", "build_matcher", "model_config"]
+
+# OpenMP reads this when torch is imported. By default its threads spin while they wait, which slows down all others.
+if "torch" not in sys.modules:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Looked up on first use, so that `import transformatcher` does not wait for torch.
 _HOMES = {

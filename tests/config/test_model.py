@@ -31,6 +31,13 @@ def test_round_trip_through_plain_data():
     assert model_config(json.loads(json.dumps(to_plain(config)))) == config
 
 
+def test_passes_are_written_where_there_are_several():
+    """So that the settings of models that match once, and what depends on them, are what they were."""
+    assert "coarse_to_fine" not in to_plain(model_config({"coarse_to_fine.region": "object"}))
+    config = model_config({"coarse_to_fine": {"passes": 2, "min_side": 0.5}})
+    assert model_config(json.loads(json.dumps(to_plain(config)))) == config
+
+
 def test_configs_are_values():
     config, other = model_config({"grid": 15}), model_config({"grid": 16})
     assert len({config, model_config({"grid": 15}), other}) == 2
@@ -56,6 +63,9 @@ def test_configs_are_values():
         ({"match2match": {"depth": "six"}}, "match2match.depth = 'six': expected a whole number"),
         ({"match2match.depth": True}, "match2match.depth = True: expected a whole number"),
         ({"match2match.depth": 2.0}, "match2match.depth = 2.0: expected a whole number"),
+        ({"coarse_to_fine.pases": 2}, "unknown key 'coarse_to_fine.pases'; did you mean 'coarse_to_fine.passes'"),
+        ({"coarse_to_fine.passes": 5}, "coarse_to_fine.passes = 5: must be between 1 and 4"),
+        ({"coarse_to_fine.region": "box"}, "coarse_to_fine.region = 'box': expected one of points, object"),
         ({"match2match.depth": 65}, "match2match.depth = 65: must be between 0 and 64"),
         ({"match2match.heads": 0}, "match2match.heads = 0: must be between 1 and 64"),
         ({"match2match.depth.x": 1}, r"match2match.depth = {'x': 1}: expected a whole number"),

@@ -11,6 +11,7 @@ from helpers.tensors import randomise
 from torch import Tensor, nn
 
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
+from transformatcher.models.fused import native
 from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.rotary import AxialRotary, Checkerboard, NoPosition
 
@@ -20,6 +21,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # the time of a Python loop over source cells, so it gets fewer.
 GRIDS = [(2, 3, 3, 2), (3, 2, 3, 2)] if INTERPRETED else [(3, 4, 2, 5), (5, 3, 5, 3), (1, 2, 9, 8)]
 KINDS = [PaperAttention, ReleasedAttention]
+needs_library = pytest.mark.skipif(native.instruction_set() is None, reason="the library in C was not built")
 POSITIONS = [NoPosition, Checkerboard, lambda: AxialRotary(8, 4), lambda: AxialRotary(8, 4, frequencies=2)]
 
 
@@ -66,3 +68,11 @@ def compile_kernel(module: str, kernel: str, constants: dict[str, Any], warps: i
     source = ASTSource(function, kinds, values)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
     assert "ptx" in compiled.asm
+
+
+def isas() -> list[str]:
+    """The instruction sets of the library in C that this CPU has."""
+    library = native._library()
+    return [
+        isa for isa in native.ISAS if library and hasattr(library, f"supported_{isa}") and library[f"supported_{isa}"]()
+    ]

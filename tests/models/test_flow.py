@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 
 from transformatcher.coords import grid_norm
 from transformatcher.models.flow import KernelSoftArgmax, swap_source_target
+from transformatcher.models.sampler import bilinear_sample
 
 
 @pytest.mark.parametrize("kernel_on", ["logits", "probabilities", "none"])
@@ -68,3 +69,18 @@ def test_gaussian_on_negative_logits_pushes_the_peak_away():
 def test_swap_source_target():
     corr = random64(1, *GRID)
     assert swap_source_target(corr)[0, 2, 1, 0, 2] == corr[0, 0, 2, 2, 1]
+
+
+@pytest.mark.parametrize("grid", [(4, 5, 3, 6), (7, 6, 5, 5), (1, 4, 3, 1)])
+@pytest.mark.parametrize("kernel_on", ["logits", "probabilities", "none"])
+def test_the_flow_at_points_is_that_of_the_whole_flow(grid, kernel_on):
+    """Also at cells, between them, on the border and outside it."""
+    readout = KernelSoftArgmax(2, kernel_sigma=1.5, temperature=0.3, kernel_on=kernel_on)
+    refined = torch.randn(2, *grid, dtype=torch.float64)
+    points = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.31, -0.77], [1.2, 0.4], [-0.5, -3.0]], dtype=torch.float64)
+    points = torch.cat([points, grid_norm((2 * grid[0], 2 * grid[1]), like=points).flatten(0, 1)])
+    whole = bilinear_sample(readout(refined).trg_norm, points.expand(2, -1, -1))
+    for point, wanted in zip(points, whole.unbind(1), strict=True):
+        found = readout.flow_at(refined, point.expand(2, 1, 2))
+        torch.testing.assert_close(found[:, 0], wanted, rtol=1e-6, atol=1e-6)  # positions of cells are in float32
+    torch.testing.assert_close(readout.flow_at(refined, points.expand(2, -1, -1)), whole)

@@ -112,6 +112,46 @@ class CATsConfig:
 
 
 @dataclass(frozen=True, config=CHECKED)
+class CoarseToFineConfig:
+    """Matching in several passes: whole photos first, then crops around the object. Nothing of it is trained."""
+
+    passes: StrictInt = Field(
+        default=1, ge=1, le=4, description="1: whole photos alone, as in the paper, and no other key here has an effect"
+    )
+    region: Literal["points", "object"] = Field(
+        default="points",
+        description="points: crop around the points that are asked for and their first matches; object: around the "
+        "object that the features point out, so that no point depends on what else is asked for",
+    )
+    src_margin: StrictFloat = Field(
+        default=0.35, ge=0, le=4, description="of the source's crop, times the longer side of the points' box"
+    )
+    trg_margin: StrictFloat = Field(default=0.5, ge=0, le=4, description="the same for the target's crop")
+    object_margin: StrictFloat = Field(
+        default=0.15, ge=0, le=4, description="of both crops with region `object`, times the longer side of its box"
+    )
+    min_side: StrictFloat = Field(
+        default=0.25, gt=0, le=1, description="the least side of a crop, as a part of the photo's"
+    )
+    min_enlargement: StrictFloat = Field(
+        default=1.1, ge=1, le=1e4, description="pairs that crops would enlarge less are not matched again"
+    )
+    coarse_weight: StrictFloat = Field(
+        default=0.5, ge=0, le=1e4, description="weight of the scores of all earlier passes, against those of a pass"
+    )
+    kernel_sigma: StrictFloat = Field(
+        default=2.5, gt=0, le=1e4, description="width of the Gaussian kernel, in cells of the upsampled target crop"
+    )
+    agreement: StrictBool = Field(
+        default=True,
+        description="with five points or more, prefer where the other points expect a point (region `points` only)",
+    )
+    mirror_average: StrictBool = Field(
+        default=False, description="average each pass with the one of both photos mirrored: better, at twice the time"
+    )
+
+
+@dataclass(frozen=True, config=CHECKED)
 class ModelConfig:
     """Everything that defines a model. The defaults are the paper's; [variants](#variants) change several at once."""
 
@@ -182,6 +222,9 @@ class ModelConfig:
         default=0.05, gt=0, le=4, description="radius of the soft sampler at test time, normalised"
     )
     sampler_threshold_train: StrictFloat = Field(default=0.1, gt=0, le=4, description="the same, in training")
+    coarse_to_fine: CoarseToFineConfig = Field(
+        default=CoarseToFineConfig(), description="matching in several passes, at test time only"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -206,7 +249,10 @@ def _check_backbone(config: ModelConfig) -> None:
 
 
 # Keys that a trained model does not depend on: how its refined map is read out.
-READ_OUT = ("refiner_scale", "upsample", "kernel_on", "kernel_sigma", "temperature", "sampler", "sampler_threshold")
+READ_OUT = (
+    "refiner_scale", "upsample", "kernel_on", "kernel_sigma", "temperature", "sampler", "sampler_threshold",
+    "coarse_to_fine",
+)  # fmt: skip
 INPUT = ("image_size",)  # nor on this one, unless it has weights for single cells of the grid
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {

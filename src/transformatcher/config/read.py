@@ -135,6 +135,8 @@ def to_plain(config: ModelConfig | RunConfig | PairSource) -> dict[str, Any]:
     model = plain if isinstance(config, ModelConfig) else plain.get("model", {})
     for name in _unused_tables(model):
         model.pop(name, None)
+    if model.get("coarse_to_fine", {}).get("passes") == 1:
+        del model["coarse_to_fine"]
     return plain
 
 

@@ -5,10 +5,10 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformatcher.coords import grid_norm
+from transformatcher.coords import cells_around, grid_norm
 from transformatcher.models.backend import HasBackend
 from transformatcher.models.fused import dispatch, stages
-from transformatcher.models.resize4d import resize4d
+from transformatcher.models.resize4d import resize2d, resize4d
 from transformatcher.models.sampler import bilinear_sample
 from transformatcher.schema import Flow, KernelOn
 
@@ -76,6 +76,33 @@ class KernelSoftArgmax(nn.Module, HasBackend):
         positions = grid_norm((p.shape[3], p.shape[4]), like=p)
         expected = torch.einsum("bijkl,klc->bijc", p, positions)
         return Flow(trg_norm=expected, peak=p.amax(dim=(3, 4)))
+
+    def scores_at(
+        self, refined: Float[Tensor, "b hs ws ht wt"], src_norm: Float[Tensor, "b n 2"]
+    ) -> Float[Tensor, "b n ht2 wt2"]:
+        """Scores of points over the upsampled target grid, interpolated between source cells."""
+        b, n = src_norm.shape[:2]
+        ht, wt = refined.shape[3:]
+        scores = bilinear_sample(refined.flatten(3), src_norm).reshape(b, n, ht, wt)
+        return resize2d(scores, (self.upsample * ht, self.upsample * wt))
+
+    def flow_at(
+        self, refined: Float[Tensor, "b hs ws ht wt"], src_norm: Float[Tensor, "b n 2"]
+    ) -> Float[Tensor, "b n 2"]:
+        """The flow, interpolated at points: the same as from the whole flow, read at the four cells around each."""
+        hs, ws = (self.upsample * n for n in refined.shape[1:3])
+        if 4 * src_norm.shape[1] >= hs * ws:
+            return bilinear_sample(self(refined).trg_norm, src_norm)
+        corners, weights = cells_around(src_norm, (hs, ws))  # (b, n, 4, 2), (b, n, 4)
+        scores = self.scores_at(refined, corners.flatten(1, 2))
+        p = match_distribution(
+            scores[:, :, None],
+            kernel_sigma=self.kernel_sigma,
+            temperature=self.temperature,
+            kernel_on=self.kernel_on,
+        )[:, :, 0]
+        expected = torch.einsum("bmkl,klc->bmc", p, grid_norm((p.shape[2], p.shape[3]), like=p))
+        return torch.einsum("bnq,bnqc->bnc", weights, expected.reshape(corners.shape))
 
     def distribution(self, refined: Float[Tensor, "b hs ws ht wt"]) -> Float[Tensor, "b hs2 ws2 ht2 wt2"]:
         """The probability of every target cell, for each cell of the upsampled source grid."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from transformatcher.errors import InputError
 from transformatcher.models.attention import PaperAttention
-from transformatcher.models.backend import HasBackend
+from transformatcher.models.backend import Backend, HasBackend
 from transformatcher.models.block import Block
 from transformatcher.models.fused import dispatch, stages
 from transformatcher.models.neighbourhood_consensus import NeighbourhoodConsensus
@@ -53,6 +53,12 @@ class MatchToMatch(Refiner, HasBackend):
         self.consensus = consensus
         if consensus is not None:
             self.zero_init_head(consensus.score)
+
+    def set_backend(self, backend: Backend) -> None:
+        """Choose the implementation of the blocks and of the convolutions parallel to them."""
+        super().set_backend(backend)
+        if self.consensus is not None:
+            self.consensus.set_backend(backend)
 
     def refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
         """Output of the blocks, plus that of the convolutions if there are any."""

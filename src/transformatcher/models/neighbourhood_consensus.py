@@ -5,6 +5,8 @@ agree with it. The convolutions are local and the same at every position, which 
 
 Instead of match-to-match attention it is a baseline of the ablations; parallel to its blocks it is part of the shipped
 model.
+
+In inference on a CPU, ``fused/native_conv.py`` computes the same; ``model.set_backend("eager")`` runs this code.
 """
 
 from itertools import pairwise
@@ -15,6 +17,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from transformatcher.models.backend import HasBackend
+from transformatcher.models.fused import dispatch, native_conv
 from transformatcher.models.refiner import Refiner
 
 EPS = 1e-6  # avoids division by zero where all similarities are zero
@@ -83,7 +87,7 @@ def _pad_rows(x: Float[Tensor, "b hs ws ht wt c"], reach: int) -> Float[Tensor, 
     return F.pad(x, (0, 0, 0, 0, 0, 0, 0, 0, reach, reach))
 
 
-class NeighbourhoodConsensus(Refiner):
+class NeighbourhoodConsensus(Refiner, HasBackend):
     """Convolutions with ReLU between them, applied to the correlation and, with the same weights, to its transpose.
 
     The sum of both does not depend on which image is the source. NC-Net has three 5⁴ convolutions of 16 channels on one
@@ -119,8 +123,21 @@ class NeighbourhoodConsensus(Refiner):
 
     def refine(self, corr: Float[Tensor, "b l hs ws ht wt"]) -> Float[Tensor, "b hs ws ht wt"]:
         """N(c) + N(cᵀ)ᵀ; all convolutions but the last run in the precision of the correlation."""
+        ready = dispatch.native_input(corr) if self._can_run_native() else None
+        if ready is not None:
+            convs = [(conv.weight, conv.bias) for conv in (*self.convs, self.score)]
+            return native_conv.convolve_both_ways(soft_mutual(ready) if self.mutual_filter else ready, convs)
         x = soft_mutual(corr.to(self.score.bias.dtype)).to(corr.dtype) if self.mutual_filter else corr
         return self._convolve(x) + self._convolve(x, swapped=True)
+
+    def _can_run_native(self) -> bool:
+        """Whether the library in C computes the same function: not that of a subclass."""
+        convs = (*self.convs, self.score)
+        return (
+            self.backend != "eager"
+            and {type(self), *map(type, convs)} == {NeighbourhoodConsensus, Conv4d}
+            and all(native_conv.fits(conv.weight) for conv in convs)
+        )
 
     def _convolve(self, x: Float[Tensor, "b l hs ws ht wt"], swapped: bool = False) -> Float[Tensor, "b hs ws ht wt"]:
         for conv in self.convs:

@@ -1,4 +1,4 @@
-"""Stage, backend and tensor → which implementation runs: Triton kernels, the passes in PyTorch, or the eager code."""
+"""Stage, backend and tensor → which implementation runs: Triton, the passes in C or in PyTorch, or the eager code."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformatcher.models.attention import PaperAttention, ReleasedAttention
 from transformatcher.models.backend import Backend
 from transformatcher.models.block import Block
-from transformatcher.models.fused import passes
+from transformatcher.models.fused import native, passes
 from transformatcher.models.fused.fold import additive_attention
 from transformatcher.models.rotary import AxialRotary, Checkerboard, NoPosition
 
@@ -53,9 +53,9 @@ class Passes:
 
 
 def choose_passes(corr: Float[Tensor, "b l t"], blocks: Sequence[Block]) -> Passes:
-    """Triton kernels if they run on ``corr`` and can tile the widths of all blocks, else PyTorch.
+    """Triton kernels or the library in C if they run on ``corr`` and take the widths of all blocks, else PyTorch.
 
-    For a correlation in bfloat16 or float16 the kernels multiply matrices in bfloat16.
+    For a correlation in bfloat16 or float16 the Triton kernels multiply matrices in bfloat16.
     """
     if triton_runs_on(corr):
         from transformatcher.models.fused import triton_common, triton_embed, triton_pool, triton_update
@@ -67,7 +67,19 @@ def choose_passes(corr: Float[Tensor, "b l t"], blocks: Sequence[Block]) -> Pass
                 partial(triton_pool.pool, low=low),
                 partial(triton_update.update, low=low),
             )
+    if native.runs_on(corr) and all(native.fits(*_widths(block)) for block in blocks):
+        return Passes(passes.embed, native.pool, native.update)
     return Passes(passes.embed, passes.pool, passes.update)
+
+
+def native_input(corr: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"] | None:
+    """The correlation in float32 if the library in C can take it, else None.
+
+    In lower precision it would not be faster on a CPU.
+    """
+    if corr.dtype in (torch.bfloat16, torch.float16):
+        return corr.float() if native.runs_on(corr.new_empty(0, dtype=torch.float32)) else None
+    return corr if native.runs_on(corr) else None
 
 
 def _widths(block: Block) -> tuple[int, int, int]:
