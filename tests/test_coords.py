@@ -4,6 +4,7 @@ import torch
 
 from transformatcher.coords import (
     cell_to_norm,
+    cells_around,
     grid_norm,
     mirror_box_px,
     mirror_px,
@@ -51,3 +52,15 @@ def test_rescale_treats_the_axes_apart():
 def test_mirror():
     assert mirror_px(np.array([[10.0, 5.0]]), (60, 80)).tolist() == [[70, 5]]
     assert mirror_box_px(np.array([10.0, 5.0, 30.0, 20.0]), (60, 80)).tolist() == [50, 5, 70, 20]
+
+
+def test_the_cells_around_a_point():
+    points = torch.tensor([[[0.0, 0.0], [0.5, 1.0], [9.0, -9.0]]])
+    cells, weights = cells_around(points, (3, 5))
+    assert cells[0, 0, 0].tolist() == [0, 0]
+    assert weights[0, 0].tolist() == [1, 0, 0, 0]  # a cell itself
+    assert weights[0, 2] @ cells[0, 2] == pytest.approx([1, -1])  # moved to the corner
+    torch.testing.assert_close(torch.einsum("bnq,bnqc->bnc", weights, cells)[0, 1], points[0, 1])
+    alone, weights = cells_around(points, (1, 1))
+    assert (alone == -1).all()
+    assert (weights.sum(dim=-1) == 1).all()

@@ -82,3 +82,21 @@ def grid_norm(grid: Size, like: Tensor) -> Float[Tensor, "h w 2"]:
     """
     ys, xs = (torch.linspace(-1, 1, n, dtype=torch.float32, device=like.device).to(like.dtype) for n in grid)
     return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)
+
+
+def cells_around(
+    points_norm: Float[Tensor, "b n 2"], grid: Size
+) -> tuple[Float[Tensor, "b n 4 2"], Float[Tensor, "b n 4"]]:
+    """The four cells of a grid (h, w) around each point, in [-1, 1]², and their weights in bilinear interpolation.
+
+    Points outside the image are moved to its border.
+    """
+    last = _wh((grid[0] - 1, grid[1] - 1), points_norm)
+    position = norm_to_cell(points_norm, grid).clamp(min=0).minimum(last)  # (b, n, 2)
+    lower = position.floor().minimum((last - 1).clamp(min=0))
+    part = position - lower
+    (x0, y0), (u, v) = lower.unbind(-1), part.unbind(-1)
+    x1, y1 = torch.stack([x0, y0], dim=-1).add(1).minimum(last).unbind(-1)
+    cells = torch.stack([torch.stack(xy, dim=-1) for xy in ((x0, y0), (x1, y0), (x0, y1), (x1, y1))], dim=-2)
+    weights = torch.stack([(1 - u) * (1 - v), u * (1 - v), (1 - u) * v, u * v], dim=-1)
+    return cell_to_norm(cells, grid), weights

@@ -1,5 +1,6 @@
 """Image file → oriented RGB pixels → resized, normalised tensor."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformatcher.schema import ImageSource, Size
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+JPEG_END = b"\xff\xd9"
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 
 
@@ -35,7 +37,9 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
     if isinstance(source, np.ndarray):
         return source
     with _opened(source) as image:
-        return np.array(to_rgb(ImageOps.exif_transpose(image) if orient else image))
+        if orient:
+            _turn_upright(image)
+        return np.array(to_rgb(image))
 
 
 def image_size(source: ImageSource, *, orient: bool = True) -> Size:
@@ -48,6 +52,44 @@ def image_size(source: ImageSource, *, orient: bool = True) -> Size:
             return image.height, image.width
         rotated = orient and image.getexif().get(ExifTags.Base.Orientation, 1) in ROTATED
         return (image.width, image.height) if rotated else (image.height, image.width)
+
+
+def read_reduced(path: Path, longest: int, max_pixels: int) -> Image.Image:
+    """Decode an image file to upright RGB pixels, scaled down so that no side is longer than ``longest`` pixels.
+
+    A JPEG is decoded at a reduced size, which is several times as quick. One of more than ``max_pixels`` is refused
+    before it is decoded. A profile of its colours is kept, in ``info``, where it is one of RGB.
+    """
+    with _opened(path) as image:
+        if image.width * image.height > max_pixels:
+            raise InputError(
+                f"{path}: {image.width} × {image.height} pixels are too many; scale it down first, the limit is "
+                f"{max_pixels / 1e6:g} million"
+            )
+        is_rgb = image.mode == "RGB"
+        image.draft("RGB", (2 * longest, 2 * longest))
+        _turn_upright(image)
+        rgb = to_rgb(image)
+        rgb.thumbnail((longest, longest))
+        profile = rgb.info.get("icc_profile") if is_rgb else None
+        rgb.info = {"icc_profile": profile} if profile else {}
+        return rgb
+
+
+def is_upright_jpeg(path: Path, longest: int) -> bool:
+    """Whether a file is a JPEG that every browser shows as :func:`read_reduced` would return it."""
+    with _opened(path) as image:
+        plain = image.format == "JPEG" and image.mode in {"RGB", "L"} and max(image.size) <= longest
+        if not plain or image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            return False
+    with path.open("rb") as file:
+        file.seek(-len(JPEG_END), os.SEEK_END)
+        return file.read() == JPEG_END  # else it may be cut off, which browsers do not tell
+
+
+def _turn_upright(image: Image.Image) -> None:
+    """Apply the EXIF orientation in place: a copy of 50 million pixels takes 200 MB."""
+    ImageOps.exif_transpose(image, in_place=True)
 
 
 @contextmanager
@@ -84,6 +126,21 @@ def resize(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[np.ndarray, "
     return _resized(image, size).permute(1, 2, 0).contiguous().numpy()
 
 
+def limit_detail(image: UInt8[np.ndarray, "h w 3"], size: Size, detail: float) -> UInt8[np.ndarray, "_ _ 3"]:
+    """RGB pixels in no more detail than crops can use, so that photos that wait to be matched take little memory.
+
+    Args:
+        image: the photo.
+        size: (h, w) of the network's input.
+        detail: the photo is reduced to this many times ``size``, the longer of both ratios; 0: to one pixel.
+    """
+    if not detail:
+        return image[:1, :1].copy()  # a view would keep the whole image in memory
+    h, w = image.shape[:2]
+    scale = max(detail * size[0] / h, detail * size[1] / w)  # one factor for both sides keeps margins as they are
+    return image if scale >= 1 else resize(image, (max(1, round(scale * h)), max(1, round(scale * w))))
+
+
 def _resized(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[Tensor, "3 h2 w2"]:
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)  # (3, h, w)
     return F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
@@ -96,7 +153,6 @@ def to_rgb(image: Image.Image) -> Image.Image:
         image = Image.fromarray((grey // (257 if grey.max() > 255 else 1)).clip(0, 255).astype(np.uint8))
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         rgba = image if image.mode == "RGBA" else image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        white.alpha_composite(rgba)
-        image = white
+        image = Image.new("RGB", rgba.size, "white")
+        image.paste(rgba, (0, 0), rgba)  # where Image.alpha_composite takes twice the memory
     return image if image.mode == "RGB" else image.convert("RGB")

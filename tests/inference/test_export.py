@@ -16,7 +16,7 @@ from transformatcher.cli.main import main
 from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.inference import export as exporting
-from transformatcher.inference.calibration import Calibration, save_calibration
+from transformatcher.inference.calibration import Calibration, Calibrations, save_calibration
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.inference.export import ExportWrapper, export
 from transformatcher.inference.export_parity import TOLERANCE, Parity, load_file
@@ -42,7 +42,7 @@ def checkpoint(folder: Path, **settings: object) -> Path:
     torch.nn.init.normal_(model.refiner.score.weight)  # so that blocks and convolutions have something to say
     torch.nn.init.normal_(model.refiner.consensus.score.weight)
     save_checkpoint(folder, model, config)
-    save_calibration(folder, Calibration(bias=1.0, sharpness=0.5, consistency=-1.0))
+    save_calibration(folder, Calibrations(Calibration(bias=1.0, sharpness=0.5, consistency=-1.0)))
     return folder
 
 
@@ -193,7 +193,7 @@ def test_positions_for_export_are_the_same(frequencies):
 
 def test_tracing_keeps_nothing(weights: Path):
     matcher = Matcher.from_pretrained(weights, device="cpu")
-    wrapper = ExportWrapper(matcher.model, matcher.calibration)
+    wrapper = ExportWrapper(matcher.model, matcher.calibration.one_pass)
     inputs = (*(torch.from_numpy(pixels(seed, 2)) for seed in (1, 2)), torch.zeros(2, 3, 2))
     with torch.no_grad():
         before = wrapper(*inputs)
@@ -254,7 +254,8 @@ def test_the_shipped_model_and_real_photos(tmp_path: Path):
         [sys.executable, str(EXAMPLE), str(out), *photos, "168,115", "262,241"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    matches = Matcher.from_pretrained(device="cpu").match(*photos, [[168, 115], [262, 241]])
+    one_pass = Matcher.from_pretrained(device="cpu", settings={"coarse_to_fine.passes": 1})
+    matches = one_pass.match(*photos, [[168, 115], [262, 241]])
     for line, point, sure in zip(done.stdout.splitlines(), matches.keypoints1, matches.confidence, strict=True):
         found, confidence = line.split(" -> ")[1].split(" confidence ")
         place = [float(n) for n in found.split(",")]

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from transformatcher.errors import InputError
-from transformatcher.inference.calibration import Calibration
+from transformatcher.inference.calibration import Calibration, Calibrations
 from transformatcher.inference.matcher import Matcher
 from transformatcher.viz.matches import draw_matches
 from transformatcher.viz.pictures import save_figure
@@ -33,7 +33,7 @@ class TestResult:
         sharp = matcher.match(photo, photo, [[50.0, 30.0]])
         assert not sharp.calibrated
         assert sharp.is_match.all()
-        unsure = Matcher(matcher.model, matcher.config, "cpu", Calibration(-50.0, 0.0, 0.0))
+        unsure = Matcher(matcher.model, matcher.config, "cpu", Calibrations(Calibration(-50.0, 0.0, 0.0)))
         matcher.model.backbone.train()
         found = unsure.match(photo, photo, [[50.0, 30.0]])
         assert found.calibrated
@@ -45,7 +45,7 @@ class TestResult:
         n = len(sharp.confidence)
         assert n / 2 <= sharp.reliable.sum() <= n / 2 + 1
         assert sharp.confidence[sharp.reliable].min() >= sharp.confidence[~sharp.reliable].max()
-        certain = Matcher(matcher.model, matcher.config, "cpu", Calibration(50.0, 0.0, 0.0))
+        certain = Matcher(matcher.model, matcher.config, "cpu", Calibrations(Calibration(50.0, 0.0, 0.0)))
         matcher.model.backbone.train()
         assert certain.match(photo, photo).reliable.all()
 

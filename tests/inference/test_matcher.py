@@ -1,6 +1,7 @@
 """Two photos → points: one target, many targets, the model in the package."""
 
 import json
+import pickle
 import subprocess
 import sys
 from importlib.resources import files
@@ -14,7 +15,7 @@ from PIL import Image
 from transformatcher.cli.main import main
 from transformatcher.config import model_config
 from transformatcher.errors import InputError
-from transformatcher.inference.calibration import Calibration
+from transformatcher.inference.calibration import Calibration, Calibrations
 from transformatcher.inference.checkpoint import SHIPPED, find_checkpoint
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
@@ -27,7 +28,7 @@ FILES = ["calibration.json", "config.json", "model.safetensors"]
 @pytest.fixture(scope="module")
 def small() -> Matcher:
     config = model_config(SAVED)
-    return Matcher(build_matcher(config), config, "cpu", Calibration(1.0, 0.5, -0.5))
+    return Matcher(build_matcher(config), config, "cpu", Calibrations(Calibration(1.0, 0.5, -0.5)))
 
 
 def assert_same(one: Matcher, other: Matcher, photo: np.ndarray) -> None:
@@ -48,7 +49,7 @@ class TestSaved:
     def test_a_calibration_of_other_weights_does_not_stay(self, small: Matcher, tmp_path: Path):
         small.save_pretrained(tmp_path)
         Matcher(small.model, small.config, "cpu").save_pretrained(str(tmp_path))
-        assert Matcher.from_pretrained(tmp_path, "cpu").calibration is None
+        assert Matcher.from_pretrained(tmp_path, "cpu").calibration == Calibrations()
 
     def test_settings_are_kept(self, small: Matcher, photo: np.ndarray, tmp_path: Path):
         small.save_pretrained(tmp_path / "a")
@@ -91,7 +92,7 @@ class TestHub:
     @pytest.mark.usefixtures("cache")
     def test_from_its_cache(self, small: Matcher, photo: np.ndarray):
         assert_same(Matcher.from_pretrained("cats/small", "cpu"), small, photo)
-        assert Matcher.from_pretrained("cats/uncalibrated", "cpu").calibration is None
+        assert Matcher.from_pretrained("cats/uncalibrated", "cpu").calibration == Calibrations()
 
     @pytest.mark.usefixtures("cache")
     @pytest.mark.parametrize(
@@ -207,8 +208,8 @@ class TestManyTargets:
         matcher.model.backbone.eval()  # batch statistics would tell targets of one batch apart from others
         singly = [matcher.match(photo, target, points) for target in targets]
         encoded = []
-        encode = matcher.model.encode
-        monkeypatch.setattr(matcher.model, "encode", lambda images: encoded.append(len(images)) or encode(images))
+        encode = matcher.network.encode
+        monkeypatch.setattr(matcher.network, "encode", lambda images: encoded.append(len(images)) or encode(images))
         together = list(matcher.match_many(photo, iter(targets), points, batch=2))
         assert encoded == [3, 1]  # the source once, in front of the first two
         for one, many in zip(singly, together, strict=True):
@@ -233,3 +234,73 @@ def test_who_draws_nothing_waits_for_no_plots():
     code = "import sys, transformatcher.cli.tables, transformatcher.inference.matcher\n"
     code += "sys.exit(bool({'matplotlib', 'scipy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestPrecision:
+    PHOTOS = files("transformatcher") / "examples"
+    POINTS = np.array([[168.0, 115], [262, 241], [200, 150]])
+
+    def matcher(self, **options: object) -> Matcher:
+        return Matcher.from_pretrained(device="cpu", settings={"coarse_to_fine.passes": 1}, **options)
+
+    def test_float32_is_the_plain_model(self):
+        matcher, plain = self.matcher(precision="float32"), self.matcher(precision="float32")
+        plain.network = plain.model
+        photos = [str(self.PHOTOS / name) for name in ("cat_a.jpg", "cat_b.jpg")]
+        ours, theirs = (one.match(*photos, self.POINTS) for one in (matcher, plain))
+        assert not np.array_equal(ours.keypoints1, theirs.keypoints1)  # folded
+        np.testing.assert_allclose(ours.keypoints1, theirs.keypoints1, rtol=1e-5)
+        np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=1e-4)
+
+    def test_bfloat16_is_nearly_the_same(self):
+        photos = [str(self.PHOTOS / name) for name in ("cat_a.jpg", "cat_b.jpg")]
+        exact, rounded = (
+            self.matcher(precision=precision).match(*photos, self.POINTS) for precision in ("float32", "bfloat16")
+        )
+        assert 0 < np.abs(exact.keypoints1 - rounded.keypoints1).max() < 3  # pixels
+        assert np.abs(exact.confidence - rounded.confidence).max() < 0.05
+
+    def test_the_weights_stay_as_they_were_read(self, tmp_path: Path):
+        matcher = self.matcher(precision="bfloat16")
+        matcher.match(str(self.PHOTOS / "cat_a.jpg"), str(self.PHOTOS / "cat_b.jpg"), self.POINTS)
+        matcher.save_pretrained(tmp_path, half=True)
+        assert (tmp_path / "model.safetensors").read_bytes() == (SHIPPED / "model.safetensors").read_bytes()
+
+    def test_a_wrong_precision_gets_a_suggestion(self, capsys: pytest.CaptureFixture[str]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["match", "a.jpg", "b.jpg", "--precision", "float16"])
+        assert "--precision: not a choice: 'float16'; did you mean 'bfloat16'?" in capsys.readouterr().err
+
+
+class TestPickle:
+    PHOTOS = files("transformatcher") / "examples"
+    POINTS = np.array([[168.0, 115], [262, 241], [200, 150]])
+
+    @pytest.mark.parametrize("passes", [1, 2])
+    def test_matches_without_the_model(self, passes: int):
+        matcher = Matcher.from_pretrained(device="cpu", settings={"coarse_to_fine.passes": passes})
+        targets = [str(self.PHOTOS / name) for name in ("cat_b.jpg", "cat_c.jpg", "cat_b.jpg")]
+        *_, matches = matcher.match_many(str(self.PHOTOS / "cat_a.jpg"), targets, self.POINTS)
+        data = pickle.dumps(matches)
+        assert len(data) < 5e6  # two photos, and the scores of this pair alone
+        again = pickle.loads(data)  # noqa: S301 - our own bytes
+        np.testing.assert_array_equal(again.keypoints1, matches.keypoints1)
+        np.testing.assert_array_equal(again.confidence, matches.confidence)
+        assert (again.same_kind, again.mirrored) == (pytest.approx(matches.same_kind), matches.mirrored)
+        np.testing.assert_allclose(again.flow_px, matches.flow_px, atol=1e-3)
+        for points in (self.POINTS, self.POINTS + 3):
+            np.testing.assert_allclose(
+                again.pair.points(points).keypoints1, matches.pair.points(points).keypoints1, atol=1e-3
+            )
+        again.draw()
+
+    def test_a_matcher_and_encoded_photos(self):
+        matcher = Matcher.from_pretrained(device="cpu")
+        photos = [str(self.PHOTOS / name) for name in ("cat_a.jpg", "cat_b.jpg")]
+        wanted = matcher.match(*photos, self.POINTS)
+        other, encoded = pickle.loads(pickle.dumps((matcher, matcher.encode(photos))))  # noqa: S301
+        np.testing.assert_array_equal(other.match(*photos, self.POINTS).keypoints1, wanted.keypoints1)
+        found = next(other.match_many(encoded[0], encoded[1:], self.POINTS))
+        np.testing.assert_allclose(found.keypoints1, wanted.keypoints1, atol=1e-3)
+        one, both = (len(pickle.dumps(photos)) for photos in (encoded[0], encoded))
+        assert one < 0.7 * both  # without the batch that it was encoded in

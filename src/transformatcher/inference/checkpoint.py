@@ -9,7 +9,17 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from transformatcher.config import INPUT, READ_OUT, ModelConfig, check_keys, model_config, read_model_config, to_plain
+from transformatcher.config import (
+    INPUT,
+    READ_OUT,
+    ModelConfig,
+    check_keys,
+    merged,
+    model_config,
+    nested,
+    read_model_config,
+    to_plain,
+)
 from transformatcher.errors import InputError
 from transformatcher.files import write_text
 from transformatcher.inference.calibration import CALIBRATION
@@ -97,10 +107,11 @@ def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tu
     trained = config = read_model_config(weights.parent / CONFIG)
     if settings:
         free = (*READ_OUT, *INPUT)
-        if fixed := next((key for key in settings if key.split(".")[0] in vars(config) and key not in free), None):
+        names = {key.split(".")[0]: key for key in settings}
+        if fixed := next((key for name, key in names.items() if name in vars(config) and name not in free), None):
             raise InputError(f"{path}: {fixed} is fixed by its training; what can be changed is {', '.join(free)}")
-        check_keys(settings, free, f"{path}, a trained model")
-        config = model_config({**to_plain(config), **settings}, source="--set")
+        check_keys(names, free, f"{path}, a trained model")
+        config = model_config(merged(to_plain(config), nested(settings, "--set")), source="--set")
         _check_input(trained, config)
     tensors, _ = read_safetensors(weights)
     with _SkipInit():  # for the grid of its training; position vectors are interpolated on any other

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ class ExportWrapper(nn.Module):
 
 
 def export(matcher: Matcher, path: Path, precision: Precision = "float32") -> tuple[Parity, Parity]:
-    """Write a matcher as one file. A file that does not compute what the matcher does is not written.
+    """Write a matcher as one file. A file that does not compute what the matcher does in one pass is not written.
 
     Args:
         matcher: on the CPU, with the image size that the file is to take.
@@ -90,6 +91,7 @@ def export(matcher: Matcher, path: Path, precision: Precision = "float32") -> tu
         >>> parity, allowed = export(Matcher.from_pretrained(device="cpu"), Path("model.onnx"))
     """
     format = check_request(path, precision)
+    matcher = _in_one_pass(matcher)
     program = trace(matcher)
     allowed = TOLERANCE[precision]
     found: list[Parity] = []
@@ -104,6 +106,12 @@ def export(matcher: Matcher, path: Path, precision: Precision = "float32") -> tu
 
     atomic_write(path, write)
     return found[0], allowed
+
+
+def _in_one_pass(matcher: Matcher) -> Matcher:
+    """The same model for whole photos alone: a graph has no crops that depend on what the first pass found."""
+    config = replace(matcher.config, coarse_to_fine=replace(matcher.config.coarse_to_fine, passes=1))
+    return Matcher(matcher.model, config, str(matcher.device), matcher.calibration, precision="float32")
 
 
 def format_of(path: Path) -> Format:
@@ -136,7 +144,7 @@ def trace(matcher: Matcher) -> torch.export.ExportedProgram:
     # Three pairs and five points: torch takes one for a constant, and equal numbers for the same number.
     images, points = torch.zeros(2, 3, h, w, 3, dtype=torch.uint8), torch.zeros(3, 5, 2)
     with torch.no_grad(), _no_warnings():
-        wrapper = ExportWrapper(matcher.model, matcher.calibration)
+        wrapper = ExportWrapper(matcher.model, matcher.calibration.one_pass)
         return torch.export.export(
             wrapper, (images[0], images[1], points), dynamic_shapes=_dynamic_shapes(), strict=False
         )
@@ -158,7 +166,7 @@ def metadata(matcher: Matcher) -> dict[str, str]:
         ),
         "mean": json.dumps(IMAGENET_MEAN),  # subtracted inside the graph, from pixels / 255
         "std": json.dumps(IMAGENET_STD),
-        "calibrated": json.dumps(matcher.calibration is not None),
+        "calibrated": json.dumps(matcher.calibration.one_pass is not None),
     }
 
 

@@ -1,23 +1,32 @@
 """Two photos → corresponding points: the façade that most people use."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from transformatcher.config import ModelConfig, model_config
+from transformatcher.coords import px_to_norm
 from transformatcher.data.prefetch import batched
 from transformatcher.errors import InputError
 from transformatcher.images import to_tensor
-from transformatcher.inference.calibration import CALIBRATION, Calibration, load_calibration, save_calibration
+from transformatcher.inference.calibration import CALIBRATION, Calibrations, load_calibration, save_calibration
 from transformatcher.inference.checkpoint import SHIPPED, find_checkpoint, load_checkpoint, save_checkpoint
+from transformatcher.inference.coarse_to_fine import CoarseToFine
 from transformatcher.inference.device import pick_device
-from transformatcher.inference.matched_pair import EncodedPhoto, MatchedPair, MatchedPoints
-from transformatcher.inference.photos import PhotoLike, PointList, photo_name, to_pixels
+from transformatcher.inference.encoded_photo import EncodedPhoto, RecentSources
+from transformatcher.inference.matched_pair import MatchedPair, MatchedPoints
+from transformatcher.inference.passes import QueryPoints
+from transformatcher.inference.photos import PhotoLike, PointList, check_points, photo_name, to_pixels
 from transformatcher.inference.readout import TwoWayFlow
 from transformatcher.models.backbones.weights import load_backbone_weights
 from transformatcher.models.build import build_matcher
+from transformatcher.models.flow import KernelSoftArgmax
+from transformatcher.models.fused.inference import for_inference
+from transformatcher.models.fused.precision import Precision, choose_dtype
+from transformatcher.models.sampler import Sampler
 from transformatcher.models.transformatcher import TransforMatcher
 
 
@@ -29,6 +38,13 @@ class Matcher:
         config: the one it was built from.
         device: "auto" takes a GPU where there is one.
         calibration: of the model's confidence; without one, confidence is the peak of a match.
+        try_mirrored: compare the target with the mirrored source, too, and match the mirrored source if it fits better:
+            two cars that face opposite ways. Only for models that match in several passes.
+        precision: of the backbone: "float32", "bfloat16", or "auto" for bfloat16 where the device multiplies it faster.
+
+    Attributes:
+        model: the model as it was given, to be saved, exported or trained on.
+        network: what matches photos: the model prepared for inference in this precision.
 
     Example:
         >>> matcher = Matcher.from_pretrained()
@@ -37,12 +53,61 @@ class Matcher:
     """
 
     def __init__(
-        self, model: TransforMatcher, config: ModelConfig, device: str = "auto", calibration: Calibration | None = None
+        self,
+        model: TransforMatcher,
+        config: ModelConfig,
+        device: str = "auto",
+        calibration: Calibrations | None = None,
+        *,
+        try_mirrored: bool = True,
+        precision: Precision = "auto",
     ) -> None:
+        if precision not in get_args(Precision):
+            raise InputError(f"precision {precision!r}: choose {', '.join(get_args(Precision))}")
         self.device = pick_device(device)
         self.model = model.eval().to(self.device)
         self.config = config
-        self.calibration = calibration
+        self.calibration = calibration or Calibrations()
+        self.try_mirrored = try_mirrored
+        self.precision: Precision = precision
+        self.recent_sources = RecentSources()
+
+    @cached_property
+    def network(self) -> TransforMatcher:
+        """The model prepared for inference, once it is needed; later changes of the model's weights do not reach it."""
+        dtype = choose_dtype(self.precision, self.device)
+        return for_inference(self.model, dtype, self.config.image_size)
+
+    @property
+    def _reading(self) -> tuple[KernelSoftArgmax, Sampler]:
+        """What reads matches out of refined maps."""
+        assert isinstance(self.network.readout, KernelSoftArgmax)  # there is no other kind
+        return self.network.readout, self.network.sampler
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the model itself; what is prepared from it is prepared again."""
+        return {key: value for key, value in vars(self).items() if key != "network"} | {
+            "recent_sources": RecentSources()
+        }
+
+    @property
+    def coarse_to_fine(self) -> CoarseToFine | None:
+        """How photos are matched in several passes; None if they are matched once, as in the paper."""
+        if self.config.coarse_to_fine.passes == 1:
+            return None
+        return CoarseToFine(
+            self.network,
+            self.config.image_size,
+            self.config.coarse_to_fine,
+            self.calibration.coarse_to_fine,
+            self.try_mirrored,
+        )
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether confidence is the probability of a match to be right; if not, it is only the match's peak."""
+        one_pass = self.config.coarse_to_fine.passes == 1
+        return (self.calibration.one_pass if one_pass else self.calibration.coarse_to_fine) is not None
 
     @classmethod
     def from_pretrained(
@@ -53,23 +118,28 @@ class Matcher:
         settings: Mapping[str, Any] | None = None,
         download: bool = False,
         revision: str | None = None,
+        try_mirrored: bool = True,
+        precision: Precision = "auto",
     ) -> "Matcher":
         """Load the model that comes with the package, or another checkpoint.
 
         Args:
             path: a checkpoint folder, or ``owner/name`` on the Hugging Face hub; None for the model in the package.
             device: as for the constructor.
-            settings: what ``--set`` changes on the command line: ``{"image_size": 352}`` gives it larger images.
+            settings: what ``--set`` changes on the command line: ``{"coarse_to_fine.passes": 1}`` matches whole photos
+                alone, ``{"coarse_to_fine.mirror_average": True}`` takes twice the time and is right more often.
             download: fetch the checkpoint from the hub if it is not in the hub's cache. Without it, the network is
                 never used.
             revision: of a checkpoint on the hub: a branch, tag or commit.
+            try_mirrored, precision: as for the constructor.
 
         Example:
             >>> Matcher.from_pretrained(device="cpu", settings={"image_size": 352})
         """
         folder = SHIPPED if path is None else find_checkpoint(path, download=download, revision=revision)
         model, config = load_checkpoint(folder, settings)
-        return cls(model, config, device, load_calibration(folder if folder.is_dir() else folder.parent))
+        calibration = load_calibration(folder if folder.is_dir() else folder.parent)
+        return cls(model, config, device, calibration, try_mirrored=try_mirrored, precision=precision)
 
     def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
         """Write what :meth:`from_pretrained` reads: model.safetensors, config.json and, if any, calibration.json.
@@ -91,7 +161,7 @@ class Matcher:
                 f"{folder}: this model was not built for its settings: save it at the image_size of its training"
             )
         save_checkpoint(folder, self.model, self.config, half=half)
-        if self.calibration is not None:
+        if self.calibration != Calibrations():
             save_calibration(folder, self.calibration)
         else:  # a calibration of other weights would be wrong for these
             (folder / CALIBRATION).unlink(missing_ok=True)
@@ -124,8 +194,8 @@ class Matcher:
 
         Args:
             src, trg: paths, PIL images, uint8 arrays (h, w), (h, w, 3 or 4) or tensors (3, h, w), of any sizes.
-            keypoints: (n, 2) points (x, y) in pixels of ``src``; None for the cycle-consistent cells of the
-                correlation grid.
+            keypoints: (n, 2) points (x, y) in pixels of ``src``; None for the cycle-consistent cells of a grid over
+                its object.
 
         Example:
             >>> matcher.match("cat_a.jpg", "cat_b.jpg", [[168, 115]]).keypoints1
@@ -133,7 +203,11 @@ class Matcher:
         return next(self.match_many(src, [trg], keypoints))
 
     def match_many(
-        self, src: PhotoLike, targets: Iterable[PhotoLike], keypoints: PointList | None = None, batch: int = 4
+        self,
+        src: PhotoLike | EncodedPhoto,
+        targets: Iterable[PhotoLike | EncodedPhoto],
+        keypoints: PointList | None = None,
+        batch: int = 4,
     ) -> Iterator[MatchedPoints]:
         """As :meth:`match`, for many targets: the source is encoded once, targets are matched ``batch`` at a time.
 
@@ -141,12 +215,17 @@ class Matcher:
             >>> for matches in matcher.match_many("cat_a.jpg", ["cat_b.jpg", "cat_c.jpg"], [[168, 115]]):
             ...     print(matches.keypoints1)
         """
-        for pair in self.pairs(src, targets, batch):
+        for pair in self._pairs(src, targets, keypoints, batch):
             yield pair.consistent() if keypoints is None else pair.points(keypoints)
 
     @torch.inference_mode()
-    def encode(self, photos: Sequence[PhotoLike]) -> list[EncodedPhoto]:
+    def encode(self, photos: Sequence[PhotoLike], *, keep_views: bool = False) -> list[EncodedPhoto]:
         """Compute the features of photos, which :meth:`pairs` takes instead of the photos themselves.
+
+        Args:
+            photos: of any sizes; they are encoded in one batch.
+            keep_views: keep the features of their crops and mirror images, too, as long as the photos are kept: for
+                photos that are matched with many others, not one after another. It takes up to five times the memory.
 
         Example:
             >>> reference, = matcher.encode(["cat_a.jpg"])
@@ -155,9 +234,9 @@ class Matcher:
         """
         pixels = [to_pixels(photo) for photo in photos]
         tensors = torch.stack([to_tensor(image, self.config.image_size) for image in pixels])
-        features = self.model.encode(tensors.to(self.device))
+        features = self.network.encode(tensors.to(self.device))
         return [
-            EncodedPhoto(image, [f[i : i + 1] for f in features], photo_name(photos[i]))
+            EncodedPhoto(image, [f[i : i + 1] for f in features], photo_name(photos[i]), keep_views=keep_views)
             for i, image in enumerate(pixels)
         ]
 
@@ -170,9 +249,21 @@ class Matcher:
             >>> pair = next(matcher.pairs("cat_a.jpg", ["cat_b.jpg"]))
             >>> pair.points([[168, 115]]), pair.flow_px, pair.heatmap([168, 115])
         """
+        return self._pairs(src, targets, None, batch)
+
+    def _pairs(
+        self,
+        src: PhotoLike | EncodedPhoto,
+        targets: Iterable[PhotoLike | EncodedPhoto],
+        keypoints: PointList | None,
+        batch: int,
+    ) -> Iterator[MatchedPair]:
+        """Matched pairs; a model that matches in several passes crops the photos around the keypoints, if any."""
         for chunk in batched(targets, batch):
             src, *photos = self._encoded([src, *chunk])
-            yield from self._match_encoded(src, photos)
+            pairs = self._match_encoded(src, photos, keypoints)
+            self.recent_sources.keep([src], [photo for photo in photos if photo is not src])
+            yield from pairs  # after the views are dropped: who wants one pair only never comes back
 
     def _encoded(self, photos: Sequence[PhotoLike | EncodedPhoto]) -> list[EncodedPhoto]:
         """The same photos, those that are not encoded yet in one batch."""
@@ -181,11 +272,45 @@ class Matcher:
         return [photo if isinstance(photo, EncodedPhoto) else next(encoded) for photo in photos]
 
     @torch.inference_mode()
-    def _match_encoded(self, src: EncodedPhoto, targets: Sequence[EncodedPhoto]) -> list[MatchedPair]:
+    def _match_encoded(
+        self, src: EncodedPhoto, targets: Sequence[EncodedPhoto], keypoints: PointList | None
+    ) -> list[MatchedPair]:
+        if (coarse_to_fine := self.coarse_to_fine) is not None:
+            return self._match_in_passes(coarse_to_fine, src, targets, keypoints)
         src_features = [f.expand(len(targets), -1, -1, -1) for f in src.features]
         trg_features = [torch.cat(layer) for layer in zip(*(photo.features for photo in targets), strict=True)]
-        flows = TwoWayFlow.of(self.model.readout, self.model.refine(src_features, trg_features))
+        flows = TwoWayFlow.of(self.network.readout, self.network.refine(src_features, trg_features))
         return [
-            MatchedPair(src, trg, self.model, flows.rows(slice(i, i + 1)), self.calibration)
+            MatchedPair(src, trg, *self._reading, flows.rows(slice(i, i + 1)), self.calibration.one_pass)
+            for i, trg in enumerate(targets)
+        ]
+
+    def _match_in_passes(
+        self,
+        coarse_to_fine: CoarseToFine,
+        src: EncodedPhoto,
+        targets: Sequence[EncodedPhoto],
+        keypoints: PointList | None,
+    ) -> list[MatchedPair]:
+        query = None
+        if keypoints is not None and len(keypoints) > 0 and self.config.coarse_to_fine.region == "points":
+            points = px_to_norm(check_points(keypoints, src.size, "source keypoints"), src.size)
+            query = QueryPoints.all(torch.from_numpy(points).float().to(self.device).expand(len(targets), -1, -1))
+        passes = coarse_to_fine.run([src] * len(targets), targets, query)
+        if query is None:
+            return [
+                MatchedPair(src, trg, *self._reading, passes=passes.rows(slice(i, i + 1)))
+                for i, trg in enumerate(targets)
+            ]
+        matches = cache(lambda: passes.read(query.norm, query.given))  # of all pairs together, once it is needed
+        return [
+            MatchedPair(
+                src,
+                trg,
+                *self._reading,
+                passes=passes.rows(slice(i, i + 1)),
+                asked=query.norm[:1],
+                asked_matches=lambda i=i: matches().rows(slice(i, i + 1)),  # type: ignore[misc]
+            )
             for i, trg in enumerate(targets)
         ]

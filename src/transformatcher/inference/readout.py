@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -35,7 +35,7 @@ class TwoWayFlow:
     @classmethod
     def of(cls, readout: ReadOut, refined: Float[Tensor, "b hs ws ht wt"]) -> "TwoWayFlow":
         """Both flows by one read-out, such as ``model.readout``."""
-        return cls(refined, lambda: readout(refined), lambda: readout(swap_source_target(refined)))
+        return cls(refined, partial(readout, refined), partial(_read_back, readout, refined))
 
     @cached_property
     def forward(self) -> Flow:
@@ -54,15 +54,25 @@ class TwoWayFlow:
 
     def rows(self, rows: slice | list[int]) -> "TwoWayFlow":
         """Some pairs of the batch. Their flows are taken from the batch, which is read out once for all of them."""
-
-        def part(flow: Flow) -> Flow:
-            return Flow(trg_norm=flow.trg_norm[rows], peak=flow.peak[rows])
-
-        return TwoWayFlow(self.refined[rows], lambda: part(self.forward), lambda: part(self.backward))
+        parts = (partial(_flow_rows, self, name, rows) for name in ("forward", "backward"))
+        return TwoWayFlow(self.refined[rows], *parts)
 
     def swapped(self) -> "TwoWayFlow":
         """The same flows with source and target exchanged; nothing is computed again."""
-        return TwoWayFlow(swap_source_target(self.refined), lambda: self.backward, lambda: self.forward)
+        swapped = swap_source_target(self.refined)
+        return TwoWayFlow(swapped, partial(getattr, self, "backward"), partial(getattr, self, "forward"))
+
+
+# Functions of the module, not of a method, so that flows can be pickled.
+
+
+def _read_back(readout: ReadOut, refined: Float[Tensor, "b hs ws ht wt"]) -> Flow:
+    return readout(swap_source_target(refined))
+
+
+def _flow_rows(flows: TwoWayFlow, name: str, rows: slice | list[int]) -> Flow:
+    flow: Flow = getattr(flows, name)
+    return Flow(trg_norm=flow.trg_norm[rows], peak=flow.peak[rows])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from conftest import write_image
 
 from transformatcher.config import model_config
-from transformatcher.inference.calibration import Calibration, save_calibration
+from transformatcher.inference.calibration import Calibration, Calibrations, save_calibration
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
@@ -24,7 +24,7 @@ def weights(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("weights")
     config = model_config(SMALL)
     save_checkpoint(folder, build_matcher(config), config)
-    save_calibration(folder, Calibration(bias=1.0, sharpness=0.5, consistency=-1.0))
+    save_calibration(folder, Calibrations(Calibration(bias=1.0, sharpness=0.5, consistency=-1.0)))
     return folder
 
 

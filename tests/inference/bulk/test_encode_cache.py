@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.bulk import all_rows, names, write_csv
+from helpers.passes import matcher_in_passes, mirrored, texture, thing
+from PIL import Image
 
 from transformatcher.inference import readout
-from transformatcher.inference.bulk.encode_cache import CachedFeatures, FeatureCache
+from transformatcher.inference.bulk.encode_cache import CachedFeatures, FeatureCache, decode
 from transformatcher.inference.bulk.pair_list import open_list
 from transformatcher.inference.bulk.parquet_shards import BulkProgress, match_list
+from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.matcher import Matcher
 
 pytest.importorskip("pyarrow")
@@ -23,7 +26,7 @@ def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Pa
     (row,) = all_rows(tmp_path / "out")
     assert row == {
         "pair": 0, "src": a, "trg": b, "x0": None, "y0": None, "x1": None, "y1": None, "confidence": None,
-        "is_match": False, "error": None,
+        "is_match": False, "same_kind": None, "mirrored": None, "error": None,
     }  # fmt: skip
 
 
@@ -45,7 +48,8 @@ def test_each_image_is_looked_at_once(small: Matcher, photos: Path, tmp_path: Pa
 
 def test_what_was_used_last_is_kept():
     def seen() -> CachedFeatures:
-        return CachedFeatures((1, 1), (torch.zeros(1000),))  # 5,000 bytes in all
+        photo = EncodedPhoto(np.zeros((10, 10, 3), dtype=np.uint8), [torch.zeros(1, 1175, 1, 1)])
+        return CachedFeatures((10, 10), photo)  # 5,000 bytes in all
 
     cache = FeatureCache(15_000)
     for name in "abc":
@@ -55,3 +59,42 @@ def test_what_was_used_last_is_kept():
     assert list(cache.kept) == ["c", "a", "d"]
     assert cache.get("b") is None
     assert cache.bytes == 15_000
+
+
+def test_as_many_pixels_are_kept_as_crops_can_use(tmp_path: Path):
+    Image.fromarray(texture(0, (300, 500))).save(tmp_path / "photo.png")
+    for detail, kept in ((0.0, (1, 1)), (2.0, (192, 320)), (3.0, (288, 480)), (9.0, (300, 500))):
+        image = decode(tmp_path / "photo.png", (96, 96), detail)
+        assert image.size == (300, 500)
+        assert image.pixels.shape[:2] == kept
+        assert image.tensor.shape == (3, 96, 96)
+    whole = decode(tmp_path / "photo.png", (96, 96), 0.0).pixels
+    assert whole.base is None  # a view would keep the whole photo in memory
+
+
+def test_a_list_in_several_passes_says_what_match_says(tmp_path: Path):
+    """Pairs with points, with other numbers of points and without, in one batch; one target is mirrored."""
+    large = np.asarray(Image.fromarray(thing(0, (240, 480))).resize((1600, 800)))  # more detail than crops can use
+    pictures = {"a": thing(0), "b": mirrored(thing(0)), "c": thing(1, (200, 300)), "d": large}
+    path = {name: str(tmp_path / f"{name}.png") for name in pictures}
+    for name, picture in pictures.items():
+        Image.fromarray(picture).save(path[name])
+    points = "120,80;170,90;140,140;200,150;160,110;185,120"
+    rows = [("a", "b", points), ("a", "c", "150,100;170,90"), ("a", "a", ""), ("c", "a", points), ("a", "d", points)]
+    matcher = matcher_in_passes(calibrated=True, try_mirrored=True)
+    pairs = open_list(write_csv(tmp_path / "pairs.csv", [(path[src], path[trg], kps) for src, trg, kps in rows]))
+    assert match_list(matcher, pairs, tmp_path / "out", batch=5).failed == 0
+    found = all_rows(tmp_path / "out")
+    for index, (src, trg, kps) in enumerate(rows):
+        keypoints = [[float(n) for n in point.split(",")] for point in kps.split(";")] if kps else None
+        wanted = matcher.match(path[src], path[trg], keypoints)
+        own = [row for row in found if row["pair"] == index]
+        ends = np.array([[row[name] for name in ("x0", "y0", "x1", "y1", "confidence")] for row in own])
+        np.testing.assert_allclose(ends[:, :2], wanted.keypoints0, atol=1e-3)
+        # A large photo is reduced before it is cropped, which changes pixels a little.
+        atol_px, atol = (4, 0.05) if trg == "d" else (0.05, 1e-4)
+        np.testing.assert_allclose(ends[:, 2:4], wanted.keypoints1, atol=atol_px)
+        np.testing.assert_allclose(ends[:, 4], wanted.confidence, atol=atol)
+        assert {row["mirrored"] for row in own} == {wanted.mirrored}
+        assert [row["same_kind"] for row in own] == pytest.approx([wanted.same_kind] * len(own), abs=atol)
+    assert found[0]["mirrored"]

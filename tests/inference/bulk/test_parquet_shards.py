@@ -19,7 +19,7 @@ from transformatcher.inference.bulk.parquet_shards import WorkerShare, match_lis
 from transformatcher.inference.matcher import Matcher
 
 pq = pytest.importorskip("pyarrow.parquet")
-COLUMNS = ["pair", "src", "trg", "x0", "y0", "x1", "y1", "confidence", "is_match", "error"]
+COLUMNS = ["pair", "src", "trg", "x0", "y0", "x1", "y1", "confidence", "is_match", "same_kind", "mirrored", "error"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import point_array, stack_points
 from transformatcher.data.prefetch import Prefetcher, batched
 from transformatcher.errors import InputError
-from transformatcher.images import to_tensor
+from transformatcher.images import limit_detail, to_tensor
 from transformatcher.inference.bulk.pair_list import ListedPair
 from transformatcher.inference.calibration import is_match
+from transformatcher.inference.encoded_photo import EncodedPhoto, View, stack_features
 from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.passes import FineMatches, QueryPoints
 from transformatcher.inference.photos import check_points, to_pixels
 from transformatcher.inference.readout import PointMatches, TwoWayFlow, read_grid, read_points
 from transformatcher.schema import Size
@@ -31,9 +33,10 @@ BATCHES_AHEAD = 2  # whose images are decoded while one batch is matched
 
 @dataclass(frozen=True)
 class NetworkInput:
-    """A decoded image, resized and normalised for the network."""
+    """A decoded image: as the network takes it, and in all the detail that a crop of it can use."""
 
-    pixels: Float[Tensor, "3 h w"]
+    tensor: Float[Tensor, "3 h w"]  # resized and normalised for the network
+    pixels: UInt8[np.ndarray, "_ _ 3"]
     size: Size  # of the original image
 
 
@@ -42,13 +45,15 @@ class CachedFeatures:
     """The features of an image, or the reason why there are none."""
 
     size: Size = (0, 0)  # of the original image
-    features: tuple[Tensor, ...] = ()  # (1, c, h, w) of each layer
+    photo: EncodedPhoto | None = None
     error: str = ""
 
     @property
     def bytes(self) -> int:
         """Approximate size in memory."""
-        return 1000 + len(self.error) + sum(f.numel() * f.element_size() for f in self.features)
+        if self.photo is None:
+            return 1000 + len(self.error)
+        return self.photo.pixels.nbytes + sum(f.numel() * f.element_size() for f in self.photo.features)
 
 
 @dataclass
@@ -75,11 +80,18 @@ class FeatureCache:
             self.bytes -= old.bytes
 
 
-def decode(path: Path, size: Size) -> NetworkInput | str:
-    """An image as the network takes it, or an error message: one bad file among millions must not end the run."""
+def decode(path: Path, size: Size, detail: float = 0.0) -> NetworkInput | str:
+    """An image as the network takes it, or an error message: one bad file among millions must not end the run.
+
+    Args:
+        path: of the image.
+        size: (h, w) of the network's input.
+        detail: see :func:`limit_detail`.
+    """
     try:
         pixels = to_pixels(path)
-        return NetworkInput(to_tensor(pixels, size), (pixels.shape[0], pixels.shape[1]))
+        full = (pixels.shape[0], pixels.shape[1])
+        return NetworkInput(to_tensor(pixels, size), limit_detail(pixels, size, detail), full)
     except (InputError, MemoryError, OSError) as error:
         return (str(error) or f"{path}: too large for this machine's memory")[:MAX_ERROR_LENGTH]
 
@@ -110,11 +122,12 @@ class Encoder:
         decoded = {name: self.decoded.take(name) for name in new}
         images = {name: image for name, image in decoded.items() if isinstance(image, NetworkInput)}
         if images:
-            pixels = torch.stack([image.pixels for image in images.values()]).to(self.matcher.device)
-            features = self.matcher.model.encode(pixels)
+            tensors = torch.stack([image.tensor for image in images.values()]).to(self.matcher.device)
+            features = self.matcher.network.encode(tensors)
             for row, (name, image) in enumerate(images.items()):
                 # A copy, because a view would keep the features of the whole batch in memory.
-                entries[name] = CachedFeatures(image.size, tuple(f[row : row + 1].clone() for f in features))
+                photo = EncodedPhoto(image.pixels, [f[row : row + 1].clone() for f in features], Path(name).name)
+                entries[name] = CachedFeatures(image.size, photo)
             self.cache.encoded += len(images)
         entries |= {name: CachedFeatures(error=error) for name, error in decoded.items() if isinstance(error, str)}
         for name in new:
@@ -134,6 +147,8 @@ class PairMatches:
     trg_px: Float[np.ndarray, "n 2"] = field(default_factory=lambda: np.zeros((0, 2)))
     confidence: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
     is_match: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    same_kind: float | None = None  # see MatchedPoints
+    mirrored: bool | None = None
     error: str = ""
 
 
@@ -144,6 +159,8 @@ class _CheckedPair:
     pair: ListedPair
     src: CachedFeatures
     trg: CachedFeatures
+    src_photo: EncodedPhoto
+    trg_photo: EncodedPhoto
     points: Float[np.ndarray, "n 2"] | None  # in pixels of the source; None for the cells of the grid
 
 
@@ -174,26 +191,69 @@ def _match_batch(encoder: Encoder, pairs: Sequence[ListedPair]) -> list[PairMatc
             results.append(PairMatches(pair, error=str(error)[:MAX_ERROR_LENGTH]))
     if not checked:
         return results
-    model, calibration = encoder.matcher.model, encoder.matcher.calibration
-    src, trg = _stack([item.src for item in checked]), _stack([item.trg for item in checked])
-    flows = TwoWayFlow.of(model.readout, model.refine(src, trg))
-    if rows := [row for row, item in enumerate(checked) if item.points is None]:
-        cells = read_grid(flows.rows(rows), calibration)
-        kept = [flags.cpu().numpy() for flags in cells.cycle_consistent]
-        results += _in_pixels([checked[row] for row in rows], cells, kept)
-    if rows := [row for row, item in enumerate(checked) if item.points is not None]:
-        points = [item.points for item in checked if item.points is not None]
-        src_norm = stack_points(points, [checked[row].src.size for row in rows]).to(flows.refined.device)
-        matches = read_points(flows.rows(rows), src_norm, calibration, transfer=model.transfer)
-        own = [np.arange(src_norm.shape[1]) < len(one) for one in points]  # the others fill up the batch
-        results += _in_pixels([checked[row] for row in rows], matches, own)
+    read = _read_once if encoder.matcher.coarse_to_fine is None else _read_passes
+    calibrated = encoder.matcher.calibrated
+    for group in ([one for one in checked if one.points is None], [one for one in checked if one.points is not None]):
+        if group:
+            matches, kept = read(encoder.matcher, group)
+            results += _in_pixels(group, matches, kept, calibrated=calibrated)
+    encoder.matcher.recent_sources.keep(*_photos(checked))  # pairs of one source follow each other
     return results
 
 
+_Read = tuple[PointMatches, list[Bool[np.ndarray, " n"]]]
+
+
+def _read_once(matcher: Matcher, pairs: Sequence[_CheckedPair]) -> _Read:
+    """Matches of whole photos, all with points or all without; and which of them count."""
+    model, calibration = matcher.network, matcher.calibration.one_pass
+    src, trg = (stack_features([View(photo) for photo in side]) for side in _photos(pairs))
+    flows = TwoWayFlow.of(model.readout, model.refine(src, trg))
+    if pairs[0].points is None:
+        cells = read_grid(flows, calibration)
+        return cells, [flags.cpu().numpy() for flags in cells.cycle_consistent]
+    src_norm, own = _points(pairs)
+    matches = read_points(flows, src_norm.to(flows.refined.device), calibration, transfer=model.transfer)
+    return matches, list(own.numpy())
+
+
+def _read_passes(matcher: Matcher, pairs: Sequence[_CheckedPair]) -> _Read:
+    """The same for a model that matches in several passes."""
+    coarse_to_fine = matcher.coarse_to_fine
+    assert coarse_to_fine is not None
+    src, trg = _photos(pairs)
+    if pairs[0].points is None:
+        matches, kept = coarse_to_fine.run(src, trg).read_object()
+        return matches, list(kept.cpu().numpy())
+    src_norm, own = _points(pairs)
+    return coarse_to_fine.match(src, trg, QueryPoints(src_norm, own).to(matcher.device)), list(own.numpy())
+
+
+def _photos(pairs: Sequence[_CheckedPair]) -> tuple[list[EncodedPhoto], list[EncodedPhoto]]:
+    return [item.src_photo for item in pairs], [item.trg_photo for item in pairs]
+
+
+def _points(pairs: Sequence[_CheckedPair]) -> tuple[Float[Tensor, "b n 2"], Bool[Tensor, "b n"]]:
+    """The points of all pairs in [-1, 1]², and which are a pair's own; the others fill up the batch."""
+    points = [item.points for item in pairs if item.points is not None]
+    src_norm = stack_points(points, [item.src.size for item in pairs])
+    own = torch.arange(src_norm.shape[1])[None] < torch.tensor([[len(one)] for one in points])
+    return src_norm, own
+
+
 def _in_pixels(
-    pairs: Sequence[_CheckedPair], matches: PointMatches, kept: Sequence[Bool[np.ndarray, " n"]]
+    pairs: Sequence[_CheckedPair],
+    matches: PointMatches,
+    kept: Sequence[Bool[np.ndarray, " n"]],
+    *,
+    calibrated: bool,
 ) -> list[PairMatches]:
     """The ``kept`` points of each pair of a batch."""
+    same_kind: Sequence[float | None] = [None] * len(pairs)
+    mirrored: Sequence[bool | None] = [None] * len(pairs)
+    if isinstance(matches, FineMatches):
+        same_kind = same_kind if matches.same_kind is None else matches.same_kind.tolist()
+        mirrored = mirrored if matches.mirrored is None else matches.mirrored.tolist()
     src_norm, trg_norm = (points.double().cpu().numpy() for points in (matches.src_norm, matches.trg_norm))
     confidence = matches.confidence.cpu().numpy()
     return [
@@ -202,7 +262,9 @@ def _in_pixels(
             src_px=norm_to_px(src_norm[row, keep], item.src.size) if item.points is None else item.points,
             trg_px=norm_to_px(trg_norm[row, keep], item.trg.size),
             confidence=confidence[row, keep],
-            is_match=is_match(confidence[row, keep], matches.calibration),
+            is_match=is_match(confidence[row, keep], calibrated=calibrated),
+            same_kind=same_kind[row],
+            mirrored=mirrored[row],
         )
         for row, (item, keep) in enumerate(zip(pairs, kept, strict=True))
     ]
@@ -213,11 +275,9 @@ def _check(pair: ListedPair, features: Mapping[str, CachedFeatures]) -> _Checked
     error = pair.error or features[pair.src].error or features[pair.trg].error
     if error:
         raise InputError(error)
-    src, points = features[pair.src], None
+    src, trg, points = features[pair.src], features[pair.trg], None
+    assert src.photo is not None
+    assert trg.photo is not None
     if pair.keypoints is not None:
         points = check_points(point_array(pair.keypoints, "keypoints"), src.size, "keypoints")
-    return _CheckedPair(pair, src, features[pair.trg], points)
-
-
-def _stack(images: Sequence[CachedFeatures]) -> list[Tensor]:
-    return [torch.cat(layer) for layer in zip(*(image.features for image in images), strict=True)]
+    return _CheckedPair(pair, src, trg, src.photo, trg.photo, points)

@@ -131,7 +131,8 @@ def match_list(
     matched, cache = 0, FeatureCache(cache_bytes)
 
     def decode_listed(name: str) -> NetworkInput | str:
-        return decode(pairs.image(name), matcher.config.image_size)
+        detail = 0.0 if matcher.coarse_to_fine is None else matcher.coarse_to_fine.detail
+        return decode(pairs.image(name), matcher.config.image_size, detail)
 
     with Prefetcher(decode_listed, threads) as decoded:
         encoder = Encoder(matcher, cache, decoded)
@@ -191,7 +192,7 @@ def require_pyarrow() -> None:
 
 
 def _describe_run(matcher: Matcher, pairs: PairList, shard_size: int) -> Run:
-    calibration = None if matcher.calibration is None else asdict(matcher.calibration)
+    calibration = asdict(matcher.calibration) if matcher.calibrated else None
     return Run(
         "match-pairs",
         {
@@ -201,6 +202,8 @@ def _describe_run(matcher: Matcher, pairs: PairList, shard_size: int) -> Run:
             "model": to_plain(matcher.config),
             "weights": hash_tensors(matcher.model.state_dict()),
             "calibration": calibration,
+            "precision": matcher.precision,
+            "try_mirrored": matcher.try_mirrored and matcher.coarse_to_fine is not None,
         },
     )
 
@@ -221,7 +224,7 @@ def _write_parquet(shard: Sequence[PairMatches], path: Path) -> None:
         [
             ("pair", pa.int64()), ("src", names), ("trg", names), ("x0", pa.float32()), ("y0", pa.float32()),
             ("x1", pa.float32()), ("y1", pa.float32()), ("confidence", pa.float32()), ("is_match", pa.bool_()),
-            ("error", pa.string()),
+            ("same_kind", pa.float32()), ("mirrored", pa.bool_()), ("error", pa.string()),
         ],
         metadata={"pairs": str(len(shard)), "failed": str(sum(bool(one.error) for one in shard))},
     )  # fmt: skip
@@ -250,6 +253,8 @@ def _columns(shard: Sequence[PairMatches]) -> "dict[str, pyarrow.Array]":
             for number, name in enumerate(("x0", "y0", "x1", "y1", "confidence"))
         },
         "is_match": pa.array(np.concatenate(is_match), pa.bool_()),
+        "same_kind": pa.array([one.same_kind for one in shard], pa.float32()).take(pair_of_row),
+        "mirrored": pa.array([one.mirrored for one in shard], pa.bool_()).take(pair_of_row),
         "error": column([one.error or None for one in shard]),
     }
 
