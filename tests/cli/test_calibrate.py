@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from helpers.command import run
 
+from transformatcher.inference.calibration import load_calibration
+from transformatcher.inference.checkpoint import SHIPPED
+from transformatcher.inference.cues import POINT_CUES
 from transformatcher.run_folder import Run, write_run
 
 
@@ -67,3 +70,62 @@ def test_points_that_are_absent(predicted: Path, tmp_path: Path, capsys):
     assert plot.stat().st_size > 10_000
     assert run("calibrate", predicted, "--check", other) == 0
     assert "auc with absent" in capsys.readouterr().out
+
+
+def write_passes(folder: Path, *, unrelated: bool = False, cues: int = len(POINT_CUES)) -> Path:
+    """Predictions of several passes: points are right where the first cue is positive."""
+    rng = np.random.default_rng(int(unrelated))
+    folder.mkdir()
+    write_run(folder, Run("eval", {"benchmark": "spair"} | ({"unrelated": True} if unrelated else {})))
+    lines = []
+    for pair in range(60):
+        values = rng.normal(size=(8, cues))
+        right = values[:, 0] + rng.normal(size=8) > 0
+        lines.append({
+            "name": str(pair), "category": f"kind {pair % 6}", "src_size": [100, 100], "trg_size": [100, 100],
+            "kp_index": list(range(8)), "src_kps": [[1.0, 1.0]] * 8, "trg_kps": [[50.0, 50.0]] * 8,
+            "pred_kps": [[50.0, 50.0] if good else [90.0, 90.0] for good in right], "peak": [0.5] * 8,
+            "trg_bbox": [0.0, 0.0, 100.0, 100.0], "difficulty": {}, "cycle_error": [0.1] * 8, "cues": values.tolist(),
+            "absent_kps": [[1.0, 1.0]], "absent_peak": [0.5], "absent_cycle_error": [0.1],
+            "absent_cues": rng.normal(-1, 1, size=(1, cues)).tolist(),
+            "pair_cues": (rng.normal(size=8) + (-2 if unrelated else 0)).tolist(),
+        })  # fmt: skip
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_several_passes(tmp_path: Path, capsys):
+    val, others = write_passes(tmp_path / "val"), write_passes(tmp_path / "others", unrelated=True)
+    weights = tmp_path / "weights"
+    shutil.copytree(SHIPPED, weights)
+    before = load_calibration(weights)
+    plot = tmp_path / "confidence.png"
+    assert run("calibrate", val, others, "--weights", weights, "--plot", plot, "--pck-threshold", "img") == 0
+    printed = capsys.readouterr().out
+    for words in ("fitted on val + others", "absent found at 85", "same kind of thing", "unrelated taken for pairs"):
+        assert words in printed
+    assert plot.stat().st_size > 10_000
+    after = load_calibration(weights)
+    assert after.one_pass == before.one_pass
+    assert after.coarse_to_fine.pck_threshold == "img"
+    assert after.coarse_to_fine.right_weights["log_peak"] > 0.5
+    assert run("calibrate", val, others, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["calibration"]["pck_threshold"] == "bbox"
+    assert report["sets"]["val"]["auc_with_absent"] > 0.7
+    assert report["sets"]["others"]["auc"] is None
+    assert report["same_kind"]["auc"] > 0.9
+
+
+def test_tolerance_of_the_object(tmp_path: Path, predicted: Path, capsys):
+    """The object's box; or that of its keypoints in sets without boxes, here a single point that no other is near."""
+    assert run("calibrate", write_passes(tmp_path / "boxes"), "--pck-threshold", "object", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["calibration"]["pck_threshold"] == report["sets"]["boxes"]["threshold"] == "bbox"
+    assert run("calibrate", predicted, "--pck-threshold", "object", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["sets"]["val"]["threshold"] == "bbox-kp"
+
+
+def test_cues_of_another_version(tmp_path: Path, capsys):
+    assert run("calibrate", write_passes(tmp_path / "val", cues=5)) == 2
+    assert "cues of another version" in capsys.readouterr().err

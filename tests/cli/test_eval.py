@@ -3,12 +3,17 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.command import run
+from helpers.passes import thing
+from PIL import Image
 from safetensors.torch import save_file
 
 from transformatcher.config import model_config
+from transformatcher.evaluation.predict import read_predictions
 from transformatcher.inference.checkpoint import save_checkpoint
+from transformatcher.inference.cues import PAIR_CUES, POINT_CUES
 from transformatcher.models.backbones.resnet import ResNetFeatures
 from transformatcher.models.build import build_matcher
 from transformatcher.run_folder import read_arguments
@@ -39,6 +44,28 @@ def test_writes_predictions_scores_and_plot(spair_root: Path, tmp_path: Path, ra
     assert set(scores["pck"]["bbox"]["0.1"]) == {"per_pair", "per_point", "ci95"}
     assert len((out / "predictions.jsonl").read_text().splitlines()) == 2
     assert (out / "scores.png").stat().st_size > 10_000
+
+
+def test_in_several_passes(spair_root: Path, tmp_path: Path, raw, capsys):
+    """Predictions then hold what calibrate needs, and run.json what they depend on."""
+    out = tmp_path / "out"
+    arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", out, *raw]
+    assert run("eval", *arguments, "--set", "coarse_to_fine.passes=2", "--try-mirrored") == 0
+    assert read_arguments(out)["try_mirrored"]
+    assert read_arguments(out)["model"]["coarse_to_fine"]["passes"] == 2
+    for one in read_predictions(out):
+        assert np.array(one.cues).shape == (2, len(POINT_CUES))
+        assert np.array(one.pair_cues).shape == (len(PAIR_CUES),)
+        assert isinstance(one.mirrored, bool)
+    capsys.readouterr()
+    assert run("eval", *arguments) == 2  # once is another run
+    assert "differs in" in capsys.readouterr().err
+
+
+def test_unrelated_pairs_need_two_categories(spair_root: Path, tmp_path: Path, raw, capsys):
+    arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "out", *raw]
+    assert run("eval", *arguments, "--unrelated") == 2
+    assert "need at least two categories" in capsys.readouterr().err
 
 
 def test_pictures_of_the_worst_and_the_best_pairs(pascal_root: Path, tmp_path: Path, raw, capsys):
@@ -147,3 +174,88 @@ def test_unwritable_folder(spair_root: Path, tmp_path: Path, raw, capsys):
     assert run("eval", *arguments, *raw) == 2
     assert "cannot be created as a folder" in capsys.readouterr().err
     assert run("eval", *arguments[:-1], tmp_path / "file", "--overwrite", *raw) == 2
+
+
+def test_pairs_of_a_list_face_as_they_do(spair_root: Path, tmp_path: Path, raw, capsys):
+    arguments = ["--benchmark", "spair", "--root", spair_root, "--split", "val", "--out", tmp_path / "out", *raw]
+    assert run("eval", *arguments, "--facing", "opposite") == 2
+    assert "--facing opposite: pairs are drawn from annotated objects (coco); spair lists its pairs" in (
+        capsys.readouterr().err
+    )
+
+
+PARTS = {
+    "nose": (20, 20), "tail": (90, 25), "left ear": (55, 40), "right ear": (30, 70), "left paw": (80, 70),
+    "right paw": (60, 75), "left eye": (45, 20), "right eye": (75, 45), "left hip": (15, 60), "right hip": (95, 60),
+}  # fmt: skip
+LEFT = tuple(part for part in PARTS if part.startswith("left"))
+HIDDEN = [(), LEFT, (*LEFT, "nose")]
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    """Six categories with three photos each; the second and the third show their object from the right."""
+    images, annotations = [], []
+    for number in range(18):
+        x, y = 20 + 30 * (number % 3), 30
+        name = f"{number}.png"
+        (tmp_path / "zoo" / "images").mkdir(parents=True, exist_ok=True)
+        picture = thing(number // 3, (160, 240), (x, y, x + 110, y + 90))
+        Image.fromarray(picture).save(tmp_path / "zoo" / "images" / name)
+        shown = [(x + u, y + v, 2) if part not in HIDDEN[number % 3] else (0, 0, 0) for part, (u, v) in PARTS.items()]
+        flat = [value for point in shown for value in point]
+        images.append({"id": number, "file_name": name, "width": 240, "height": 160})
+        annotations.append(
+            {"id": number, "image_id": number, "category_id": number // 3, "bbox": [x, y, 110, 90], "keypoints": flat}
+        )
+    categories = [{"id": n, "name": f"animal {n}", "keypoints": list(PARTS)} for n in range(6)]
+    data = {"images": images, "annotations": annotations, "categories": categories}
+    (tmp_path / "zoo" / "annotations.json").write_text(json.dumps(data))
+    return tmp_path / "zoo"
+
+
+def test_from_photos_to_a_calibration(zoo: Path, tmp_path: Path, raw, capsys):
+    """What eval writes of pairs, of all their points and of unrelated pairs is what calibrate reads."""
+    arguments = ["--benchmark", "coco", "--root", zoo, "--limit", 24, *raw, "--set", "coarse_to_fine.passes=2"]
+    for name, options in (("shown", []), ("all", ["--all-points"]), ("unrelated", ["--unrelated"])):
+        assert run("eval", *arguments, *options, "--out", tmp_path / name) == 0
+        assert ("every match is wrong" in capsys.readouterr().out) is (name == "unrelated")
+    shown, everything, unrelated = (read_predictions(tmp_path / name) for name in ("shown", "all", "unrelated"))
+    assert any(one.absent_kps for one in shown)
+    for few, many in zip(shown, everything, strict=True):
+        assert few.name == many.name
+        assert np.array(many.absent_cues).reshape(-1, len(POINT_CUES)).shape == (len(many.absent_kps), len(POINT_CUES))
+        assert (few.cues == many.cues) is (not few.absent_kps)  # other crops where more points are asked for
+    assert all(one.name.count(" / ") == 1 and not one.absent_kps for one in unrelated)
+    folders = [tmp_path / name for name in ("all", "unrelated")]
+    assert run("calibrate", *folders, f"{folders[0]}/", "--check", tmp_path / "shown", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["calibration"]["fitted_on"] == "all + unrelated"
+    assert report["same_kind"]["unrelated"] == 24
+    assert report["same_kind"]["auc"] > 0.6  # of a network that was not trained
+    assert run("eval", *arguments, "--unrelated", "--seed", 1, "--out", tmp_path / "unrelated") == 2
+    assert "seed" in capsys.readouterr().err
+    assert run("analyse", "failures", tmp_path / "unrelated", "--root", zoo, "--out", tmp_path / "failures.html") == 0
+    assert "--unrelated" in (tmp_path / "failures.html").read_text(encoding="utf-8")
+
+
+def test_which_way_they_face(zoo: Path, tmp_path: Path, raw, capsys):
+    arguments = ["--benchmark", "coco", "--root", zoo, "--limit", 4, *raw, "--out", tmp_path / "out"]
+    assert run("eval", *arguments, "--facing", "same", "--set", "coarse_to_fine.passes=2", "--try-mirrored") == 0
+    assert "matched with the mirrored source: " in capsys.readouterr().out
+    assert read_arguments(tmp_path / "out")["facing"] == "same"
+    assert run("eval", *arguments[:-1], tmp_path / "other", "--try-mirrored") == 2
+    assert "--try-mirrored: this model matches in one pass" in capsys.readouterr().err
+
+
+def test_damaged_cues(zoo: Path, tmp_path: Path, raw, capsys):
+    arguments = ["--benchmark", "coco", "--root", zoo, "--limit", 6, *raw, "--set", "coarse_to_fine.passes=2"]
+    out = tmp_path / "out"
+    assert run("eval", *arguments, "--out", out) == 0
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    for key, value in (("cues", [[0.0]]), ("cues", []), ("absent_cues", [[0.0] * 9] * 9), ("pair_cues", [0.0])):
+        changed = [lines[0] | {key: value}, *lines[1:]]
+        (out / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
+        capsys.readouterr()
+        assert run("calibrate", out) == 2
+        assert "cues of another version" in capsys.readouterr().err

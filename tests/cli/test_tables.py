@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from transformatcher.cli import tables
-from transformatcher.evaluation.speed import STAGES
+from transformatcher.evaluation.timing import STAGES
 
 
 def print_at(width: int, monkeypatch: pytest.MonkeyPatch) -> Console:
@@ -27,11 +27,12 @@ def test_names_with_brackets_are_printed_as_they_are(monkeypatch, capsys):
 def test_costs_are_transposed_where_they_would_not_fit(width, first, monkeypatch, capsys):
     row = {
         "mode": "infer", "backbone": "resnet50", "variant": "paper", "backend": "fused", "batch": 1, "size": 240,
-        "matches": 50625, "stages_ms": dict.fromkeys(STAGES, 1.0), "ms_per_pair": 4.0, "floor_ms": 2.0, "gflops": 3.0,
-        "peak_gib": 1.5,
+        "matches": 50625, "stages_ms": dict.fromkeys(STAGES, 1.0), "stages_floor_ms": dict.fromkeys(STAGES, 0.5),
+        "ms_per_pair": 4.0, "floor_ms": 2.0, "gflops": 3.0, "dtype": "float32", "peak_gib": 1.5,
     }  # fmt: skip
-    report = {"device": "a device", "device_peaks": {"bytes_per_s": 1e9, "flops_per_s": 1e12}, "rows": [row]}
+    peaks = {"bytes_per_s": 1e9, "flops_per_s": 1e12, "bfloat16_flops_per_s": 2e12}
+    report = {"device": "a device", "device_peaks": peaks, "rows": [row]}
     console = print_at(width, monkeypatch)
     tables.print_costs(report)
     assert first in console.export_text()
-    assert "1 GB/s copied, 1.00 TFLOP/s" in capsys.readouterr().out
+    assert "1 GB/s copied, 1.00 TFLOP/s in float32 products and 2.00" in capsys.readouterr().out

@@ -1,11 +1,13 @@
 """COCO-keypoint files → annotated objects."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import coco_file
 
-from transformatcher.data.coco_keypoints import find_coco, load_coco, load_coco_objects
+from transformatcher.data.coco_keypoints import find_coco, is_prediction, load_coco, load_coco_objects
 from transformatcher.errors import InputError
 
 
@@ -80,3 +82,43 @@ def test_a_split_by_its_usual_names(coco_root: Path):
     assert len(load_coco(coco_root, "train")) == len(load_coco(coco_root, "val")) == 4  # one file for all
     with pytest.raises(InputError, match="split 'tst' is none of"):
         load_coco(coco_root, "tst")
+
+
+class TestPredictions:
+    POINTS = (1, 1, 2, 20, 30, 2)
+
+    @pytest.mark.parametrize(
+        ("keys", "expected"),
+        [
+            ({}, False),
+            ({"predicted": True}, True),
+            ({"predicted": False, "keypoint_scores": [1, 1], "reference": 3}, False),  # accepted
+            ({"predicted": True, "predicted_keypoints": [1.4, 0.6, 2, 20, 30.5, 2]}, True),  # rounded
+            ({"predicted": True, "predicted_keypoints": [1, 1, 2, 20, 31, 2]}, False),  # moved
+            ({"predicted": True, "predicted_keypoints": [1, 1, 2, 20, 30, 1]}, False),  # hidden
+            ({"predicted": True, "predicted_keypoints": [1, 1, 2]}, False),  # a keypoint was added
+            ({"predicted": True, "predicted_keypoints": ["x"]}, False),
+            ({"keypoint_scores": [1, 1], "reference": 3}, True),  # of earlier versions
+            ({"keypoint_scores": [1, 1]}, False),  # another program's
+            ({"pinned": [False, False], "keypoint_scores": [1, 1]}, True),
+            ({"pinned": [False, True], "keypoint_scores": [1, 1]}, False),
+        ],
+    )
+    def test_which_annotations_they_are(self, keys: dict[str, Any], expected: bool):
+        assert is_prediction({"id": 1, "keypoints": list(self.POINTS), **keys}) is expected
+
+    def test_they_are_no_truth(self, tmp_path: Path):
+        note = {"id": 1, "image_id": 1, "category_id": 2, "keypoints": list(self.POINTS)}
+        notes = [note, {**note, "id": 2, "predicted": True}, {**note, "id": 3, "pinned": [True, False]}]
+        path = coco_file(tmp_path, annotations=notes)
+        assert [item.id for item in load_coco_objects(path, tmp_path)] == ["1", "2", "3"]
+        true = load_coco(tmp_path)
+        assert [item.id for item in true] == ["1", "3"]
+        assert [item.visible.tolist() for item in true] == [[True, True], [True, False]]
+
+    def test_the_folder_of_the_images_that_a_result_names(self, coco_root: Path, tmp_path: Path):
+        data = json.loads((coco_root / "annotations.json").read_text())
+        result = tmp_path / "results" / "all.json"
+        result.parent.mkdir()
+        result.write_text(json.dumps({"info": {"images_root": "../coco/images"}, **data}))
+        assert all(item.image.is_file() for item in load_coco(result))

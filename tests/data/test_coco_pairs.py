@@ -8,7 +8,14 @@ import pytest
 from conftest import coco_file
 
 from transformatcher.data.coco_keypoints import AnnotatedObject, find_coco, load_coco_objects
-from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, mirror_object, mirrored_names
+from transformatcher.data.coco_pairs import (
+    CocoPairs,
+    SelfPairs,
+    draw_facing_pairs,
+    draw_pairs,
+    mirror_object,
+    mirrored_names,
+)
 from transformatcher.errors import InputError
 
 
@@ -151,3 +158,36 @@ class TestPoses:
         both = sided(0, "1110")
         again = mirror_object(mirror_object(both))
         np.testing.assert_array_equal(again.kps_px[:3], both.kps_px[:3])
+
+
+class TestFacing:
+    NAMES = tuple(f"{side}_{part}" for side in "LR" for part in ("Wheel", "Lamp", "Door", "Mirror", "Roof"))
+
+    def car(self, number: int, *, left: bool) -> AnnotatedObject:
+        visible = np.array([left] * 5 + [not left] * 5)
+        kps_px = np.where(visible[:, None], np.arange(20.0).reshape(10, 2) + number, 0)
+        return replace(sided(number, "1111"), kps_px=kps_px, visible=visible, kp_names=self.NAMES)
+
+    def test_cars_that_show_the_same_side_or_opposite_ones(self):
+        cars = [self.car(1, left=True), self.car(2, left=True), self.car(3, left=False)]
+        same = {pair.name for pair in draw_facing_pairs(cars, 10, "same")}
+        assert {tuple(name.split("-")[:2]) for name in same} == {("1", "2"), ("2", "1")}
+        opposite = draw_facing_pairs(cars, 10, "opposite", seed=1)
+        assert {tuple(pair.name.split("-")[:2]) for pair in opposite} == {
+            ("1", "3"),
+            ("3", "1"),
+            ("2", "3"),
+            ("3", "2"),
+        }
+        for pair in opposite:  # the right wheel of one is where the left one of its mirror image would be
+            src, trg = (cars[int(number) - 1] for number in pair.name.split("-")[:2])
+            assert not pair.trg_flip
+            np.testing.assert_array_equal(pair.visible, src.visible)
+            np.testing.assert_array_equal(pair.trg_kps_px[pair.visible], trg.kps_px[trg.visible])
+        assert len(draw_facing_pairs(cars, 3, "opposite")) == 3
+
+    def test_names_that_tell_no_sides(self):
+        objects = [replace(sided(n, "1111"), kp_names=("a", "b", "c", "d")) for n in (1, 2)]
+        assert len(draw_pairs(objects, 2)) == 2
+        with pytest.raises(InputError, match="no two of the 2 annotated objects show opposite sides"):
+            draw_facing_pairs(objects, 2, "opposite")

@@ -135,3 +135,13 @@ def test_worst_pairs_come_first():
     """PCK decides; of equal PCK, the larger error."""
     pairs = [prediction("right"), prediction("bad", error=40.0), prediction("worse", error=50.0)]
     assert rank_by_error(pairs, "img", 0.1) == [2, 1, 0]
+
+
+def test_how_pairs_were_matched_is_said(tmp_path: Path):
+    model = {"coarse_to_fine": {"passes": 2, "region": "points"}}
+    write_run(tmp_path, Run("eval", {"benchmark": "spair", "model": model, "try_mirrored": True, "n_pairs": 2}))
+    crops, mirrored = score_warnings([prediction("a", mirrored=True), prediction("b")], tmp_path)
+    assert "around the points that both photos show" in crops
+    assert mirrored == "matched with the mirrored source: 1 of 2 pairs, 50.0 %"
+    write_run(tmp_path, Run("eval", {"benchmark": "spair", "model": {"coarse_to_fine": {"region": "object"}}}))
+    assert score_warnings([prediction("a")], tmp_path) == []

@@ -15,7 +15,7 @@ from transformatcher.cli.model_args import (
     add_model,
     add_run,
     add_score,
-    load_model,
+    load_matcher,
     model_arguments,
     recorded_split,
 )
@@ -38,6 +38,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--split", default="test", metavar="SPLIT", help="trn, val or test (%(default)s)")
     data.add_argument("--limit", type=LIMIT, metavar="N", help=LIMIT_HELP)
     data.add_argument("--seed", type=SEED, default=0, metavar="N", help="coco: which pairs are drawn (%(default)s)")
+    data.add_argument(
+        "--unrelated",
+        action="store_true",
+        help="give every source the target of a pair of another category, drawn by --seed: pairs with nothing to find, "
+        "for calibrate",
+    )
+    data.add_argument(
+        "--facing",
+        choices=("same", "opposite"),
+        help="coco: only pairs that show the same sides of their objects, or opposite sides (names of left and "
+        "right are then swapped in the target, for --try-mirrored)",
+    )
+    data.add_argument(
+        "--all-points",
+        action="store_true",
+        help="ask for all keypoints of the source, as people do, and not for those alone that both photos show: crops "
+        "are made around all of them; for calibrate",
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--out", required=True, metavar="DIR", help="predictions, scores.json and the plot go here")
     output.add_argument("--overwrite", action="store_true", help="replace predictions of another run in DIR")
@@ -45,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--draw", type=COUNT, metavar="N", help="draw the N worst and the N best pairs into DIR/pictures"
     )
     add_score(parser)
-    add_model(parser)
+    add_model(parser, try_mirrored=False)
     group = add_run(parser)
     group.add_argument("--batch", type=BATCH, default=8, metavar="N", help="pairs at a time (%(default)s)")
     group.add_argument("--threads", type=THREADS, default=2, metavar="N", help="threads that decode (%(default)s)")
@@ -60,33 +78,46 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.evaluation.metrics import ALPHAS
     from transformatcher.evaluation.predict import fingerprint, predict_to_disk
     from transformatcher.evaluation.scores import SCORES, parse_alphas, parse_frame
-    from transformatcher.inference.device import pick_device
     from transformatcher.models.weights_io import hash_tensors
     from transformatcher.run_folder import Run
 
     frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
-    device = pick_device(args.device)
     out = named_folder(args.out)
-    model, config, _ = load_model(args)
+    matcher, _ = load_matcher(args)
+    config = matcher.config
     root = Path(args.root)
-    pairs = load_benchmark(args.benchmark, root, args.split, limit=args.limit, seed=args.seed)
+    if args.try_mirrored and matcher.coarse_to_fine is None:
+        raise InputError("--try-mirrored: this model matches in one pass; only models of several passes try it")
+    pairs = load_benchmark(
+        args.benchmark,
+        root,
+        args.split,
+        limit=args.limit,
+        seed=args.seed,
+        facing=args.facing,
+        unrelated=args.unrelated,
+    )
+    drawn = args.unrelated or BENCHMARKS[args.benchmark].content == "objects"
     arguments = {
         "benchmark": args.benchmark,
         "split": recorded_split(args),
         "limit": args.limit,
-        "seed": args.seed if BENCHMARKS[args.benchmark].content == "objects" else None,
+        "seed": args.seed if drawn else None,
         **model_arguments(args),
         "n_pairs": len(pairs),
         "pairs": fingerprint(pairs),
         "model": to_plain(config),
-        "weights_hash": hash_tensors(model.state_dict()),
+        "weights_hash": hash_tensors(matcher.model.state_dict()),
     }
+    options = {name: getattr(args, name) for name in ("facing", "unrelated", "all_points", "try_mirrored")}
+    arguments |= {name: value for name, value in options.items() if value}
     if args.pck_threshold == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
         raise InputError(f"--pck-threshold bbox: not every pair of {args.benchmark} has an object box; choose another")
     with progress_bar("predicting") as track:
         predict_to_disk(
-            model.to(device), pairs, out, Run("eval", arguments), image_size=config.image_size, device=device,
-            batch=args.batch, threads=args.threads, overwrite=args.overwrite, track=track,
+            matcher.network, pairs, out, Run("eval", arguments), image_size=config.image_size, device=matcher.device,
+            coarse_to_fine=matcher.coarse_to_fine, all_points=args.all_points, batch=args.batch, threads=args.threads,
+            overwrite=args.overwrite, track=track,
         )  # fmt: skip
     pck_threshold, alpha = score_folder(out, frame, alphas, args.pck_threshold, SCORES)
     if args.draw:

@@ -28,7 +28,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def print_matches(matches: MatchedPoints, src: str, trg: str, names: Sequence[str], most: int = 20) -> None:
-    """All points that have names; of the many found automatically, the most confident."""
+    """All points that have names; of the many found automatically, the most confident. Notes on the pair follow."""
     n = len(matches.keypoints0)
     order = range(n) if names else [i for i in np.argsort(-matches.confidence).tolist() if matches.is_match[i]][:most]
     rows = []
@@ -39,7 +39,25 @@ def print_matches(matches: MatchedPoints, src: str, trg: str, names: Sequence[st
         rows.append((label, f"{x0:.1f}, {y0:.1f}", position, f"{matches.confidence[index]:.3f}"))
     title = f"{n} points of {src} on {trg}" + (f", the {len(order)} most confident" if len(order) < n else "")
     header = ("point", f"{src} x, y", f"{trg} x, y", "confidence" if matches.calibrated else "sharpness")
-    print_table(title, header, rows, left=0)
+    if rows:
+        print_table(title, header, rows, left=0)
+    else:
+        print(f"no point of {src} has a match on {trg}; with --keypoints, the best guess for each point is printed")
+    print_pair_notes(matches, src, trg)
+
+
+def print_pair_notes(matches: MatchedPoints, src: str, trg: str) -> None:
+    """Say that the objects face opposite ways, or that the photos probably show different kinds of things, if so."""
+    if matches.mirrored:
+        print(
+            f"mirrored: the objects face opposite ways, so the mirror image of {src} was matched; left and right of "
+            "the object are exchanged"
+        )
+    if matches.other_kind:
+        print(
+            f"{src} and {trg} probably do not show the same kind of thing: the probability that they do is "
+            f"{matches.same_kind:.2f}"
+        )
 
 
 def print_scores(scores: Mapping[str, Any], pck_threshold: str) -> None:
@@ -65,23 +83,24 @@ def print_scores(scores: Mapping[str, Any], pck_threshold: str) -> None:
 
 def print_costs(report: Mapping[str, Any]) -> None:
     """Time, memory and operations of every timed combination."""
-    from transformatcher.evaluation.speed import STAGES
+    from transformatcher.evaluation.timing import STAGES
 
     first = report["rows"][0]
     title = f"ms/pair, {first['mode']}, {first['backbone']}, {first['variant']}, on {report['device']}"
     lines = [
         {
             "backend": row["backend"],
+            "backbone in": row["dtype"],
             "batch": str(row["batch"]),
             "size": str(row["size"]),
             "matches": str(row["matches"]),
-            **{name: f"{row['stages_ms'][name]:.3f}" for name in STAGES},
-            "in all": f"{row['ms_per_pair']:.3f}",
+            **{name: _with_floor(row["stages_ms"][name], row["stages_floor_ms"][name]) for name in STAGES},
+            "in all": _with_floor(row["ms_per_pair"], row["floor_ms"]),
             "floor": f"{row['floor_ms']:.3f}",
-            "× floor": f"{row['ms_per_pair'] / row['floor_ms']:.1f}",
             "GFLOP": f"{row['gflops']:.1f}",
             "GiB": f"{row['peak_gib']:.2f}",
         }
+        | ({"× compared": f"{row['ms_per_pair'] / row['compared_ms_per_pair']:.2f}"} if "compared" in report else {})
         for row in report["rows"]
     ]
     if STDOUT.width >= WIDE:
@@ -90,8 +109,38 @@ def print_costs(report: Mapping[str, Any]) -> None:
         header = ["", *(str(number) for number in range(1, len(lines) + 1))]
         print_table(title, header, [[name, *(line[name] for line in lines)] for name in lines[0]], left=0)
     peaks = report["device_peaks"]
-    rates = f"{peaks['bytes_per_s'] / 1e9:.0f} GB/s copied, {peaks['flops_per_s'] / 1e12:.2f} TFLOP/s in products"
+    rates = f"{peaks['bytes_per_s'] / 1e9:.0f} GB/s copied, " + " and ".join(
+        f"{peaks[key] / 1e12:.2f} TFLOP/s in {name} products"
+        for key, name in (("flops_per_s", "float32"), ("bfloat16_flops_per_s", "bfloat16"))
+    )
     print(f"floor: bytes and operations of one pair at this device's measured peak rates, {rates}")
+    print("in brackets: as a multiple of the floor")
+    if "compared" in report:
+        times = ", ".join(dict.fromkeys(f"{row['compared_ms_per_pair']:.1f}" for row in report["rows"]))
+        print(f"× compared: as a multiple of {report['compared']}, which takes {times} ms a pair")
+
+
+def _with_floor(ms: float, floor: float) -> str:
+    return f"{ms:.3f} ({ms / floor:.1f})"
+
+
+def print_match_speed(report: Mapping[str, Any]) -> None:
+    """Time of each way to match, for each number of targets."""
+    rows = report["rows"]
+    counts = list(dict.fromkeys(row["targets"] for row in rows))
+    by_way: dict[str, list[str]] = {}
+    for row in rows:
+        cells = by_way.setdefault(row["way"], [row["way"]])
+        cells += [f"{row['ms_per_pair']:.1f}", f"{row['of_one_pass']:.2f}"]
+        if "compared" in report:
+            cells.append(f"{row['ms_per_pair'] / report['compared_ms_per_pair']:.2f}")
+    header = ["way to match"]
+    for count in counts:
+        header += [f"ms/pair, {count} target{'s' * (count > 1)}", "× one pass"]
+        header += ["× compared"] if "compared" in report else []
+    print_table(f"Matcher.match, model in the package, on {report['device']}", header, list(by_way.values()))
+    if "compared" in report:
+        print(f"× compared: as a multiple of {report['compared']}, which takes {report['compared_ms_per_pair']:.1f} ms")
 
 
 def print_result_table(result: ResultTable) -> None:

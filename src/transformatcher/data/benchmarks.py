@@ -127,7 +127,14 @@ def find_split(split: str) -> str:
 
 
 def load_benchmark(
-    name: str, root: Path, split: str = "test", *, limit: int | None = None, seed: int = 0
+    name: str,
+    root: Path,
+    split: str = "test",
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    facing: Literal["same", "opposite"] | None = None,
+    unrelated: bool = False,
 ) -> "list[transformatcher.schema.ImagePair]":
     """The pairs of a split.
 
@@ -138,12 +145,22 @@ def load_benchmark(
         limit: at most so many pairs, evenly spaced in the list and so spread over its categories. Where pairs are drawn
             from annotated objects: how many (``DRAWN_PAIRS`` if None).
         seed: of pairs that are drawn.
+        facing: draw only pairs that show the same sides of their objects, or opposite sides.
+        unrelated: give every source the target of a pair of another category.
     """
-    from transformatcher.data.coco_pairs import draw_pairs
+    from transformatcher.data.coco_pairs import draw_facing_pairs, draw_pairs
     from transformatcher.data.pairs import subsample_evenly
+    from transformatcher.data.unrelated import unrelated_pairs
 
     benchmark = find_benchmark(name)
     loaded = benchmark.load(root, split)
     if benchmark.content == "pairs":
-        return subsample_evenly(loaded, limit)
-    return draw_pairs(loaded, DRAWN_PAIRS if limit is None else limit, seed)
+        if facing is not None:
+            raise InputError(
+                f"--facing {facing}: pairs are drawn from annotated objects (coco); {name} lists its pairs"
+            )
+        pairs = subsample_evenly(loaded, limit)
+    else:
+        count = DRAWN_PAIRS if limit is None else limit
+        pairs = draw_pairs(loaded, count, seed) if facing is None else draw_facing_pairs(loaded, count, facing, seed)
+    return unrelated_pairs(pairs, seed) if unrelated else pairs

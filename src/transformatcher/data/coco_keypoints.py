@@ -1,5 +1,6 @@
 """COCO-keypoint file → annotated objects."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformatcher.files import read_json
 from transformatcher.schema import Size
 
 MAX_SIDE = 1_000_000  # pixels; a larger image size in a file is an error
+ROUNDING = 0.51  # pixels; a program that rounds coordinates has not corrected them
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ def load_coco_objects(
     occluded: bool = False,
     min_keypoints: int = 1,
     inside_only: bool = True,
+    predictions: bool = True,
     on_problem: OnProblem = raise_problem,
 ) -> list[AnnotatedObject]:
     """A COCO-keypoint JSON file and the folder of its images → its objects.
@@ -48,6 +51,7 @@ def load_coco_objects(
         occluded: treat keypoints that are labelled but occluded (v = 1) as visible.
         min_keypoints: leave out objects with fewer visible keypoints (and crowds, always).
         inside_only: treat keypoints outside their image as not visible; annotators guess those of truncated objects.
+        predictions: take annotations that were predicted, too; see :func:`is_prediction`.
         on_problem: called with each malformed annotation.
     """
     return parse_coco_objects(
@@ -57,6 +61,7 @@ def load_coco_objects(
         occluded=occluded,
         min_keypoints=min_keypoints,
         inside_only=inside_only,
+        predictions=predictions,
         on_problem=on_problem,
     )
 
@@ -64,9 +69,16 @@ def load_coco_objects(
 def load_coco(
     root: Path, split: str = "trn", *, inside_only: bool = True, on_problem: OnProblem = raise_problem
 ) -> list[AnnotatedObject]:
-    """The annotated objects of a folder in COCO's layout, or of one COCO-keypoint file; see :func:`find_coco`."""
+    """The objects of a folder in COCO's layout, or of one COCO-keypoint file; see :func:`find_coco`.
+
+    They are what a model learns from and is measured by, so predictions are left out.
+    """
     annotations, images = find_coco(root, find_split(split))
-    return load_coco_objects(annotations, images, inside_only=inside_only, on_problem=on_problem)
+    data = read_json(annotations)
+    images = recorded_root(annotations, data) or images
+    return parse_coco_objects(
+        data, str(annotations), images, inside_only=inside_only, predictions=False, on_problem=on_problem
+    )
 
 
 def parse_coco_objects(
@@ -77,6 +89,7 @@ def parse_coco_objects(
     occluded: bool = False,
     min_keypoints: int = 1,
     inside_only: bool = True,
+    predictions: bool = True,
     on_problem: OnProblem = raise_problem,
 ) -> list[AnnotatedObject]:
     """As :func:`load_coco_objects`, from the parsed content of a file; ``source`` names it in errors."""
@@ -87,9 +100,11 @@ def parse_coco_objects(
     for index, note in enumerate(data["annotations"]):
         where = f"{source}, annotation {note.get('id', f'number {index}') if isinstance(note, dict) else index}"
         try:
-            if note.get("iscrowd"):
+            if note.get("iscrowd") or (not predictions and is_prediction(note)):
                 continue
             item = _read_object(note, image_of, category_of, images, occluded, where)
+            if not predictions:
+                item = _without_predictions(item, note)
         except InputError as error:
             on_problem(str(error))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -100,10 +115,41 @@ def parse_coco_objects(
                 continue
             ids.add(item.id)
             if inside_only:
-                item = replace(item, visible=item.visible & _inside(item))
+                item = replace(item, visible=item.visible & inside_image(item))
             if item.visible.sum() >= min_keypoints:
                 objects.append(item)
     return objects
+
+
+def is_prediction(note: Mapping[str, Any]) -> bool:
+    """Whether an annotation was predicted and no person has corrected it since. Such a one is never a reference.
+
+    Files say so by ``"predicted": true``. Programs that drop keys that they do not know leave an ordinary annotation:
+    a person saved it there. Of those that keep them, a correction is seen by the ``predicted_keypoints`` beside it,
+    from which ``keypoints`` then differ. Results of earlier versions have no such key, but others by which to tell.
+    """
+    if "predicted" in note:
+        return bool(note["predicted"]) and not _was_corrected(note)
+    pinned = note.get("pinned")  # which keypoints a person set
+    return not any(pinned) if isinstance(pinned, list) else "keypoint_scores" in note and "reference" in note
+
+
+def _without_predictions(item: AnnotatedObject, note: Mapping[str, Any]) -> AnnotatedObject:
+    """An object with those keypoints that a person set, where the file says for each whether one did."""
+    pinned = note.get("pinned")
+    if not isinstance(pinned, list) or len(pinned) != len(item.visible):
+        return item
+    return replace(item, visible=item.visible & np.array([bool(value) for value in pinned], dtype=bool))
+
+
+def _was_corrected(note: Mapping[str, Any]) -> bool:
+    if note.get("predicted_keypoints") is None:
+        return False
+    try:
+        now, before = (np.array(note.get(key), dtype=np.float64) for key in ("keypoints", "predicted_keypoints"))
+    except (TypeError, ValueError):  # no list of numbers any more
+        return True
+    return now.shape != before.shape or not np.allclose(now, before, rtol=0, atol=ROUNDING)
 
 
 def find_coco(root: Path, split: str) -> tuple[Path, Path]:
@@ -127,6 +173,14 @@ def find_coco(root: Path, split: str) -> tuple[Path, Path]:
     raise InputError(f"{root}: neither annotations.json nor annotations/*keypoints*{word}*.json with its image folder")
 
 
+def recorded_root(path: Path, data: Any) -> Path | None:
+    """The folder that a file says its file names are relative to, as ``propagate`` notes it; None if there is none."""
+    info = data.get("info") if isinstance(data, dict) else None
+    named = info.get("images_root") if isinstance(info, dict) else None
+    root = path.parent / named if isinstance(named, str) else None
+    return root if root is not None and root.is_dir() else None
+
+
 def has_splits(root: Path) -> bool:
     """Whether a folder has one annotation file for each split (the official layout) instead of one file for all."""
     return root.is_dir() and not (root / "annotations.json").is_file()
@@ -147,7 +201,8 @@ def box_around(points_px: Float[np.ndarray, "n 2"], size: Size, grown: float = 0
     return np.concatenate([low, high - low]).round(2)
 
 
-def _inside(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
+def inside_image(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
+    """Which keypoints lie inside the image, as far as the file says its size."""
     if item.image_size is None:
         return np.ones_like(item.visible)
     h, w = item.image_size

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -13,6 +14,13 @@ from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.pairs import masked_points
 from transformatcher.errors import InputError
 from transformatcher.schema import ImagePair
+
+Facing = Literal["same", "opposite"]
+
+# Two objects show the same sides if their visible keypoints overlap so much (intersection over union) and, with the
+# names of left and right swapped in one of them, so little; and if they have about so many in common.
+SAME_SIDES, OTHER_SIDES, MIN_FACING = 0.6, 0.3, 4
+MIN_FACING_SIZE = 0.4  # of their boxes' longer side, as a part of the image's
 
 
 class CocoPairs:
@@ -81,6 +89,37 @@ def draw_pairs(objects: list[AnnotatedObject], count: int, seed: int = 0) -> lis
     return list(drawn.values())
 
 
+def draw_facing_pairs(objects: list[AnnotatedObject], count: int, facing: Facing, seed: int = 0) -> list[ImagePair]:
+    """Random pairs that show the same sides of their objects, or opposite sides.
+
+    Which sides an object shows is seen from its visible left and right keypoints, so only categories with such names
+    have pairs. Of pairs that show opposite sides, the target's left and right keypoints swap names: the pair asks where
+    the left front wheel would be if the target were the mirror image of what it is. Small objects are left out.
+    """
+    large = [item for item in objects if relative_size(item) >= MIN_FACING_SIZE]
+    groups = [
+        (group, rows)
+        for group in group_by_category(large)
+        if (rows := [row for row in range(len(group.indices)) if len(group.facing(row, facing))])
+    ]
+    if not groups:
+        raise InputError(
+            f"no two of the {len(objects)} annotated objects show {facing} sides of one kind of thing; the names of "
+            "keypoints must tell left from right"
+        )
+    rng = np.random.default_rng(seed)
+    drawn: dict[str, ImagePair] = {}
+    for _ in range(10 * count):
+        group, rows = groups[int(rng.integers(len(groups)))]
+        row = int(rng.choice(rows))
+        src, trg = large[group.indices[row]], large[group.indices[int(rng.choice(group.facing(row, facing)))]]
+        pair = make_pair(src, mirror_object(trg) if facing == "opposite" else trg)
+        drawn.setdefault(pair.name, pair)
+        if len(drawn) == count:
+            break
+    return list(drawn.values())
+
+
 class SelfPairs:
     """An endless sequence of objects paired with themselves by random points, not only named keypoints.
 
@@ -142,6 +181,17 @@ class CategoryGroup:
         allowed = (shared >= self.min_shared) & (shared >= self.min_overlap * either)
         return np.flatnonzero(allowed & (self.images != self.images[row]))
 
+    def facing(self, row: int, facing: Facing) -> np.ndarray:
+        """Rows of the objects that clearly show the same sides as the object of ``row``, or the opposite ones."""
+        own = self.visible[row]
+        overlaps = []
+        for others in (self.visible, self.mirrored):
+            shared = others @ own
+            overlaps.append(shared / np.maximum(others.sum(axis=1) + own.sum() - shared, 1))
+        wanted, other = overlaps if facing == "same" else reversed(overlaps)
+        kept = (wanted >= SAME_SIDES) & (other <= OTHER_SIDES) & (self.images != self.images[row])
+        return np.flatnonzero(kept & (wanted * own.sum() >= MIN_FACING))
+
 
 def group_by_category(objects: list[AnnotatedObject]) -> list[CategoryGroup]:
     """The objects by category and names of keypoints, in alphabetical order."""
@@ -154,7 +204,7 @@ def group_by_category(objects: list[AnnotatedObject]) -> list[CategoryGroup]:
 SIDES = {"l": "r", "r": "l", "left": "right", "right": "left"}
 
 
-@cache
+@lru_cache(maxsize=256)  # on the page, people choose the names
 def mirrored_names(names: tuple[str, ...]) -> Int[np.ndarray, " n"]:
     """For each keypoint, the index of its mirror image: left ↔ right, the others themselves; -1 if it has none.
 
@@ -217,6 +267,14 @@ def unique_objects(pairs: Iterable[ImagePair]) -> list[AnnotatedObject]:
                     orient=pair.orient,
                 )
     return list(found.values())
+
+
+def relative_size(annotated: AnnotatedObject) -> float:
+    """The longer side of an object's box divided by that of its image; 1 where either is unknown."""
+    if annotated.bbox_px is None or annotated.image_size is None:
+        return 1.0
+    x0, y0, x1, y1 = annotated.bbox_px
+    return float(max(x1 - x0, y1 - y0) / max(annotated.image_size))
 
 
 def _box_inside(item: AnnotatedObject) -> Float[np.ndarray, "4"] | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transformatcher.coords import mirror_box_px, mirror_px, px_to_norm
 from transformatcher.errors import InputError
-from transformatcher.images import read_image, to_tensor
+from transformatcher.images import limit_detail, read_image, to_tensor
 from transformatcher.schema import ImagePair, PairBatch, Size
 
 # Called with the description of a problem: raises (the default), or collects it, and the loader leaves the pair out.
@@ -40,6 +40,8 @@ class LoadedPair:
     src_size: Size  # (h, w) of the original image
     trg_size: Size
     pair: ImagePair
+    src_pixels: UInt8[np.ndarray, "_ _ 3"] | None = None  # for crops, if they were asked for
+    trg_pixels: UInt8[np.ndarray, "_ _ 3"] | None = None
 
 
 def file_names(pair: ImagePair) -> tuple[str, str]:
@@ -59,8 +61,11 @@ def read_pair(pair: ImagePair) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.nda
     return src[:, ::-1] if pair.src_flip else src, trg[:, ::-1] if pair.trg_flip else trg
 
 
-def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
-    """Decode both images and resize them to ``size`` (h, w); mirror images and annotations where the pair says so."""
+def load_pair(pair: ImagePair, size: Size, *, detail: float = 0.0) -> LoadedPair:
+    """Decode both images and resize them to ``size`` (h, w); mirror images and annotations where the pair says so.
+
+    With ``detail``, their pixels are kept, too, see :func:`limit_detail`.
+    """
     src, trg = read_pair(pair)
     src_size, trg_size = src.shape[:2], trg.shape[:2]
     src_kps, trg_kps, absent, trg_bbox = pair.src_kps_px, pair.trg_kps_px, pair.absent_px, pair.trg_bbox_px
@@ -79,6 +84,8 @@ def load_pair(pair: ImagePair, size: Size) -> LoadedPair:
         src_size=src_size,
         trg_size=trg_size,
         pair=pair,
+        src_pixels=limit_detail(src, size, detail) if detail else None,
+        trg_pixels=limit_detail(trg, size, detail) if detail else None,
     )
 
 

@@ -52,7 +52,7 @@ def compare_export(
         loaded = load_pair(pair, size)
         src, trg = (resize(image, size)[None] for image in read_pair(pair))
         start = time.perf_counter()
-        (prediction,) = predict_batch(matcher.model, [loaded], matcher.device)
+        (prediction,) = predict_batch(matcher.network, [loaded], matcher.device)
         between = time.perf_counter()
         trg_norm = run(src, trg, collate([loaded]).src_kps_norm.numpy())[0][0].astype(np.float64)  # (n, 2)
         seconds.append((between - start, time.perf_counter() - between))

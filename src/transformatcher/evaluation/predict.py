@@ -14,8 +14,11 @@ from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
 from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError
-from transformatcher.inference.readout import TwoWayFlow, read_points
-from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.inference.coarse_to_fine import CoarseToFine
+from transformatcher.inference.encoded_photo import EncodedPhoto
+from transformatcher.inference.passes import FineMatches, QueryPoints
+from transformatcher.inference.readout import PointMatches, TwoWayFlow, read_points
+from transformatcher.models.transformatcher import Features, TransforMatcher
 from transformatcher.run_folder import LineFile, Run, open_run_folder
 from transformatcher.schema import ImagePair, Size
 
@@ -46,6 +49,11 @@ class Prediction:
     absent_kps: list[list[float]] = field(default_factory=list)
     absent_peak: list[float] = field(default_factory=list)
     absent_cycle_error: list[float] = field(default_factory=list)
+    # Of models that match in several passes, see inference/cues.py:
+    mirrored: bool = False  # the mirrored source was matched
+    cues: list[list[float]] = field(default_factory=list)
+    absent_cues: list[list[float]] = field(default_factory=list)
+    pair_cues: list[float] = field(default_factory=list)
 
 
 def predict_to_disk(
@@ -56,6 +64,8 @@ def predict_to_disk(
     *,
     image_size: Size,
     device: torch.device,
+    coarse_to_fine: CoarseToFine | None = None,
+    all_points: bool = False,
     batch: int = 8,
     threads: int = 2,
     overwrite: bool = False,
@@ -70,6 +80,8 @@ def predict_to_disk(
         run: the command and what the predictions depend on (model, weights, data), stored in ``out/run.json``.
         image_size: (h, w) of the network's input.
         device: where the model is.
+        coarse_to_fine: match in several passes; None: once.
+        all_points: see :func:`predict_batch`.
         batch: pairs at a time.
         threads: that decode images.
         overwrite: replace predictions of another run.
@@ -81,7 +93,10 @@ def predict_to_disk(
     by_name = {pair.name: pair for pair in pairs}
 
     def compute(names: Sequence[str]) -> Iterator[Prediction]:
-        return _predict(model, [by_name[name] for name in names], image_size, device, batch, threads)
+        load = partial(load_pair, size=image_size, detail=0.0 if coarse_to_fine is None else coarse_to_fine.detail)
+        loaded_pairs = prefetch(load, [by_name[name] for name in names], ahead=2 * batch, threads=threads)
+        for loaded in batched(loaded_pairs, batch):
+            yield from predict_batch(model, loaded, device, coarse_to_fine, all_points=all_points)
 
     with open_run_folder(out, run, [PREDICTIONS], overwrite=overwrite):
         prediction_file(out).complete(list(by_name), compute, track)
@@ -116,28 +131,39 @@ def fingerprint(pairs: Iterable[ImagePair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _predict(
-    model: TransforMatcher, pairs: Sequence[ImagePair], size: Size, device: torch.device, batch: int, threads: int
+def predict_batch(
+    model: TransforMatcher,
+    loaded: Sequence[LoadedPair],
+    device: torch.device,
+    coarse_to_fine: CoarseToFine | None = None,
+    *,
+    all_points: bool = False,
 ) -> Iterator[Prediction]:
-    loaded_pairs = prefetch(partial(load_pair, size=size), pairs, ahead=2 * batch, threads=threads)
-    for loaded in batched(loaded_pairs, batch):
-        yield from predict_batch(model, loaded, device)
-
-
-def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: torch.device) -> Iterator[Prediction]:
     """Predict the keypoints of decoded pairs as one batch.
 
     Args:
         model: in evaluation mode, on ``device``.
-        loaded: decoded pairs, with images of the network's input size.
+        loaded: decoded pairs, with images of the network's input size, and the original pixels for several passes.
         device: where the model is.
+        coarse_to_fine: match in several passes; None: once.
+        all_points: make the crops of further passes around all keypoints of the source, also those that the target does
+            not show; else around those that both images show.
     """
     tensors = collate(loaded)
     absent_norm = stack_points([item.absent_px for item in loaded], [item.src_size for item in loaded])
+    src_kps = torch.cat([tensors.src_kps_norm, absent_norm], dim=1).to(device)
     with torch.inference_mode():
-        refined = model.refine(*model.encode_pair(tensors.src.to(device), tensors.trg.to(device)))
-        src_kps = torch.cat([tensors.src_kps_norm, absent_norm], dim=1).to(device)
-        matches = read_points(TwoWayFlow.of(model.readout, refined), src_kps, transfer=model.transfer)
+        features = model.encode_pair(tensors.src.to(device), tensors.trg.to(device))
+        if coarse_to_fine is None:
+            flows = TwoWayFlow.of(model.readout, model.refine(*features))
+            matches = read_points(flows, src_kps, transfer=model.transfer)
+        else:
+            asked = torch.zeros(absent_norm.shape[:2], dtype=torch.bool)
+            for row, item in zip(asked, loaded, strict=True):
+                row[: len(item.absent_px)] = all_points
+            given = torch.cat([tensors.visible, asked], dim=1)
+            query = QueryPoints(src_kps, given).to(device)
+            matches = coarse_to_fine.match(*_photos(loaded, features), query)
         trg_norm, peak, cycle_error = (
             values.double().cpu().numpy() for values in (matches.trg_norm, matches.peak, matches.cycle_error)
         )
@@ -160,7 +186,37 @@ def predict_batch(model: TransforMatcher, loaded: Sequence[LoadedPair], device: 
             absent_cycle_error=cycle_error[row, absent].round(6).tolist(),
             trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
             difficulty=dict(item.pair.difficulty),
+            **_cues(matches, row, index, absent),
         )
+
+
+def _photos(
+    loaded: Sequence[LoadedPair], features: tuple[Features, Features]
+) -> tuple[list[EncodedPhoto], list[EncodedPhoto]]:
+    """Sources and targets of a batch with their features."""
+    src, trg = [], []
+    for row, item in enumerate(loaded):
+        assert item.src_pixels is not None
+        assert item.trg_pixels is not None
+        src.append(EncodedPhoto(item.src_pixels, [f[row : row + 1] for f in features[0]]))
+        trg.append(EncodedPhoto(item.trg_pixels, [f[row : row + 1] for f in features[1]]))
+    return src, trg
+
+
+def _cues(matches: PointMatches, row: int, index: np.ndarray, absent: np.ndarray) -> dict[str, Any]:
+    """What calibrate needs of a pair that was matched in several passes."""
+    if not isinstance(matches, FineMatches):
+        return {}
+    assert matches.point_cues is not None
+    assert matches.pair_cues is not None
+    assert matches.mirrored is not None
+    values = matches.point_cues.values[row].cpu().numpy().round(4)
+    return {
+        "mirrored": bool(matches.mirrored[row]),
+        "cues": values[index].tolist(),
+        "absent_cues": values[absent].tolist(),
+        "pair_cues": matches.pair_cues.values[row].cpu().numpy().round(4).tolist(),
+    }
 
 
 def _parse_prediction(data: Any) -> Prediction:

@@ -210,11 +210,24 @@ def primary_metric(scores: Mapping[str, Any], out: Path, pck_threshold: str = "a
 
 
 def score_warnings(predictions: Sequence[Prediction], out: Path) -> list[str]:
-    """What a reader of the scores should know: missing pairs, missing boxes, true keypoints outside their image."""
+    """What a reader of the scores should know: how crops were made, missing pairs or boxes, points outside an image."""
     found = []
-    expected = read_arguments(out).get("n_pairs", len(predictions))
+    arguments = read_arguments(out)
+    expected = arguments.get("n_pairs", len(predictions))
     if expected != len(predictions):
         found.append(f"unfinished: {len(predictions)} of {expected} pairs are predicted so far")
+    if arguments.get("model", {}).get("coarse_to_fine", {}).get("region") == "points":
+        which = "all keypoints of the source" if arguments.get("all_points") else "the points that both photos show"
+        found.append(
+            f"the crops of later passes are made around {which}; "
+            "--set coarse_to_fine.region=object makes them without any points"
+        )
+    if arguments.get("unrelated"):
+        found.append("the photos of each pair show different things: every match is wrong, and PCK means nothing")
+    if arguments.get("try_mirrored"):
+        mirrored = sum(prediction.mirrored for prediction in predictions)
+        share = f"{100 * mirrored / len(predictions):.1f} %"
+        found.append(f"matched with the mirrored source: {mirrored} of {len(predictions)} pairs, {share}")
     without = sum(prediction.trg_bbox is None for prediction in predictions)
     if without:
         found.append(f"no bbox threshold: {without} of {len(predictions)} pairs have no object box")

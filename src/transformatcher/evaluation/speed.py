@@ -1,38 +1,31 @@
-"""Settings of a model and a batch → time, memory, and the time that the device's peak rates allow at best."""
+"""Settings of a model and a batch → time of the whole and of each stage, memory, and the lower bound of both."""
 
-import gc
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformatcher.config import ModelConfig, model_config
+from transformatcher.evaluation.floor import DevicePeaks, PairCost, count_pair_cost
+from transformatcher.evaluation.timing import Runnable, allocated_bytes, median_ms, peak_memory
 from transformatcher.models.build import build_matcher
+from transformatcher.models.fused import native
 from transformatcher.models.fused.inference import capture_cuda_graph, for_inference
+from transformatcher.models.fused.precision import Precision, choose_dtype
 from transformatcher.models.losses import keypoint_loss
-from transformatcher.models.match2match import MatchToMatch
 from transformatcher.models.transformatcher import TransforMatcher
 
-STAGES = ("backbone", "correlation", "refiner", "flow")
 Mode = Literal["infer", "train"]
-BackendName = Literal["fused", "eager"]  # fused: on CUDA also in bfloat16 and as a CUDA graph
+# fused: what Matcher runs, on CUDA as one graph. torch: the same on a CPU without the library in C.
+BackendName = Literal["fused", "torch", "eager"]
 N_KEYPOINTS = 10
 
-Runnable = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class DevicePeaks:
-    """The highest rates of a device, as measured by :func:`measure_device_peaks`."""
-
-    bytes_per_s: float  # read and written by a copy
-    flops_per_s: float  # of matrix products: bfloat16 on a GPU, float32 on a CPU
+PairFunction = Callable[[Any, Any], Any]  # another implementation: sources and targets → whatever it makes of them
 
 
 @dataclass(frozen=True)
@@ -45,65 +38,130 @@ class SpeedResult:
     size: int
     backbone: str
     variant: str
+    dtype: str  # of the backbone
     ms_per_pair: float
     peak_gib: float
     stages_ms: dict[str, float]  # of STAGES, per pair
     floor_ms: float  # per pair: the lower bound by the device's peak rates
+    stages_floor_ms: dict[str, float]
     gflops: float  # of one pair, forward, counted with the eager backend
     matches: int  # cells of the correlation map of one pair
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A model ready to be timed."""
+
+    backend: BackendName
+    dtype: torch.dtype
+    run: Runnable
+    stages: dict[str, Runnable]
+    peak_gib: float
+    cost: PairCost
+
+
 def measure_speed(
-    mode: Mode, backend: BackendName, *, batch: int, size: int, backbone: str, variant: str, device: torch.device,
-    peaks: DevicePeaks, seconds: float = 1.0,
-) -> SpeedResult:  # fmt: skip
-    """Time one combination with random weights and images.
+    mode: Mode, backends: Sequence[BackendName], *, batch: int, size: int, backbone: str, variant: str,
+    device: torch.device, peaks: DevicePeaks, precision: Precision = "auto", other: PairFunction | None = None,
+    seconds: float = 1.0,
+) -> tuple[list[SpeedResult], float | None]:  # fmt: skip
+    """Time backends in turn with random weights and images: a result for each, and the milliseconds of ``other``.
 
     Args:
         mode: inference, or steps of an optimiser.
-        backend: of the model.
+        backends: of the model.
         batch: pairs at a time.
         size: side of the square images in pixels.
         backbone: its name, as in a config.
         variant: of the model, as in a config.
         device: to run on.
         peaks: of the device, for the lower bound.
-        seconds: to spend on the whole; each stage gets a quarter of it.
+        precision: of the backbone in inference, but for the eager backend.
+        other: another implementation, which gets the same images, (batch, 3, size, size), and takes turns.
+        seconds: to spend on the whole of each; each stage gets a quarter of it.
     """
+    rows = [
+        _make_row(mode, backend, batch, size, backbone, variant, device, choose_dtype(precision, device))
+        for backend in backends
+    ]
+    runs: dict[str, Runnable] = {row.backend: row.run for row in rows}
+    if other is not None:
+        images = _images(batch, size, device)
+        runs["other"] = lambda: other(images[:batch], images[batch:])
+    totals = median_ms(runs, device, seconds)
+    stages_ms = {
+        stage: median_ms({row.backend: row.stages[stage] for row in rows}, device, seconds / 4)
+        for stage in rows[0].stages
+    }
+    passes = 3 if mode == "train" else 1  # the backward pass costs two forward passes
+    results = []
+    for row in rows:
+        floors = row.cost.floors_ms(peaks, batch, row.dtype, cuda=device.type == "cuda")
+        floors = {stage: round(passes * floor, 7) for stage, floor in floors.items()}
+        result = SpeedResult(
+            mode=mode,
+            backend=row.backend,
+            batch=batch,
+            size=size,
+            backbone=backbone,
+            variant=variant,
+            dtype=str(row.dtype).removeprefix("torch."),
+            ms_per_pair=round(totals[row.backend] / batch, 4),
+            peak_gib=round(row.peak_gib, 3),
+            stages_ms={stage: round(stages_ms[stage][row.backend] / batch, 4) for stage in row.stages},
+            floor_ms=round(sum(floors.values()), 7),
+            stages_floor_ms=floors,
+            gflops=round(row.cost.flops / 1e9, 2),
+            matches=row.cost.matches,
+        )
+        results.append(result)
+    return results, totals["other"] / batch if other is not None else None
+
+
+def _images(batch: int, size: int, device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2 * batch, 3, size, size, generator=generator).to(device)
+
+
+def _make_row(
+    mode: Mode, backend: BackendName, batch: int, size: int, backbone: str, variant: str, device: torch.device,
+    dtype: torch.dtype,
+) -> _Row:  # fmt: skip
     torch.manual_seed(0)
-    before = _allocated(device)
+    before = allocated_bytes(device)
     settings = {"variant": variant, "backbone": backbone, "image_size": size, "sampler": "bilinear"}
     model = build_matcher(model_config(settings)).to(device)
-    cost = count_pair_cost(model, size, device)
-    model.set_backend("auto" if backend == "fused" else "eager")
-    images = torch.randn(2 * batch, 3, size, size, device=device)
+    if backend == "eager" or (mode == "train" and device.type == "cpu"):
+        dtype = torch.float32
+    cost = count_pair_cost(model, size, device, dtype)
+    model.set_backend("eager" if backend == "eager" else "auto")
+    images = _images(batch, size, device)
     if mode == "train":
         run, stages = _training_stages(model.train(), images, backend)
     else:
-        model = for_inference(model) if backend == "fused" and device.type == "cuda" else model
-        run, stages = _inference_stages(model, images)
+        run, stages = _inference_stages(
+            model if backend == "eager" else for_inference(model, dtype, (size, size)), images
+        )
+    if backend == "torch":
+        run, stages = _without_library(run), {name: _without_library(stage) for name, stage in stages.items()}
     graph = backend == "fused" and device.type == "cuda"
-    with _peak_memory(device, before) as peak:
-        total = _time(capture_cuda_graph(run) if graph else run, device, seconds)
-    times = {
-        name: _time(capture_cuda_graph(stage) if graph else stage, device, seconds / 4)
-        for name, stage in stages.items()
-    }
-    floor = cost.floor_ms(peaks, batch) * (3 if mode == "train" else 1)  # the backward pass costs two forward passes
-    return SpeedResult(
-        mode=mode,
-        backend=backend,
-        batch=batch,
-        size=size,
-        backbone=backbone,
-        variant=variant,
-        ms_per_pair=round(total / batch, 4),
-        peak_gib=round(peak(), 3),
-        stages_ms={name: round(ms / batch, 4) for name, ms in times.items()},
-        floor_ms=round(floor, 4),
-        gflops=round(cost.flops / 1e9, 2),
-        matches=cost.matches,
-    )
+    with peak_memory(device, before) as peak:
+        run = capture_cuda_graph(run) if graph else run
+        run()
+    peak_gib = peak()
+    if graph:
+        stages = {name: capture_cuda_graph(stage) for name, stage in stages.items()}
+    return _Row(backend, dtype, run, stages, peak_gib, cost)
+
+
+def _without_library(function: Runnable) -> Runnable:
+    """The function with the passes in PyTorch where the library in C would compute them."""
+
+    def run() -> Any:
+        with mock.patch.dict(os.environ, {native.SWITCH: "0"}):
+            return function()
+
+    return run
 
 
 def inference_cost(
@@ -111,16 +169,17 @@ def inference_cost(
 ) -> dict[str, float]:
     """``ms_per_pair``, ``peak_gib`` and ``gflops`` per pair of inference with random weights of this config."""
     torch.manual_seed(0)
-    before = _allocated(device)
+    before = allocated_bytes(device)
     model = build_matcher(config).to(device)
     images = torch.randn(2 * batch, 3, *config.image_size, device=device)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         model.set_backend("eager")
         model(images[:1], images[1:2])
         model.set_backend("auto")
-    run, _ = _inference_stages(for_inference(model) if device.type == "cuda" else model, images)
-    with _peak_memory(device, before) as peak:
-        ms = _time(capture_cuda_graph(run) if device.type == "cuda" else run, device, seconds)
+    dtype = choose_dtype("auto", device)
+    run, _ = _inference_stages(for_inference(model, dtype, config.image_size), images)
+    with peak_memory(device, before) as peak:
+        ms = median_ms({"pair": capture_cuda_graph(run) if device.type == "cuda" else run}, device, seconds)["pair"]
     return {
         "ms_per_pair": round(ms / batch, 4),
         "peak_gib": round(peak(), 3),
@@ -162,7 +221,7 @@ def _training_stages(
 ) -> tuple[Runnable, dict[str, Runnable]]:
     """One step of the optimiser, and forward with backward of each stage alone on inputs of its own."""
     batch, device = len(images) // 2, images.device
-    use_bfloat16 = backend == "fused" and device.type == "cuda"
+    use_bfloat16 = backend != "eager" and device.type == "cuda"
     if use_bfloat16:
         model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
@@ -205,125 +264,3 @@ def _training_stages(
         "flow": forward_backward(lambda: model.readout(refined).trg_norm),
     }
     return step, stages
-
-
-# ---------------------------------------------------------------- the lower bound
-
-
-@dataclass(frozen=True)
-class PairCost:
-    """The least that the forward pass of one pair must move and compute."""
-
-    weight_bytes: int  # read once for a whole batch
-    bytes: int
-    flops: int
-    matches: int
-
-    def floor_ms(self, peaks: DevicePeaks, batch: int) -> float:
-        """Milliseconds per pair at the peak rates (roofline): the slower of moving and computing, which overlap."""
-        moved = self.bytes + self.weight_bytes / batch
-        return 1e3 * max(moved / peaks.bytes_per_s, self.flops / peaks.flops_per_s)
-
-
-def count_pair_cost(model: TransforMatcher, size: int, device: torch.device) -> PairCost:
-    """Operations by torch's counter with the eager backend; bytes by what each stage must read and write at least once.
-
-    Activations and correlation count 2 bytes (bfloat16) on a GPU and 4 on a CPU, matches 4. Every convolution or
-    linear layer of the backbone reads its input and writes its output; each block of the refiner reads the matches
-    three times and writes them once.
-    """
-    unit = 2 if device.type == "cuda" else 4
-    moved = 0
-
-    def count(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal moved
-        moved += unit * (inputs[0].numel() + output.numel())
-
-    layers = [m for m in model.backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    model.set_backend("eager")
-    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        features = model.encode(torch.zeros(2, 3, size, size, device=device))
-        corr = model.correlation([f[:1] for f in features], [f[1:] for f in features])
-        flow = model.readout(model.refiner(corr))
-    for hook in hooks:
-        hook.remove()
-    matches = corr[0, 0].numel()
-    moved += unit * (sum(f.numel() for f in features) + 2 * corr.numel())
-    assert isinstance(model.refiner, MatchToMatch)
-    depth, dim = len(model.refiner.blocks), model.refiner.embed.out_features
-    moved += 4 * matches * (dim * (4 * depth + 2) + 2) + 4 * flow.trg_norm.numel()
-    weights = unit * sum(p.numel() for p in model.parameters())
-    return PairCost(weights, moved, counter.get_total_flops(), matches)
-
-
-def measure_device_peaks(device: torch.device) -> DevicePeaks:
-    """Copy bandwidth (bytes read and written) and rate of matrix products of this device."""
-    cuda = device.type == "cuda"
-    data = torch.empty(2**30 if cuda else 2**26, dtype=torch.uint8, device=device)
-    other = torch.empty_like(data)
-    copy_ms = _time(lambda: other.copy_(data), device, 0.3)
-    n = 8192 if cuda else 1024
-    a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16 if cuda else torch.float32) for _ in range(2))
-    product_ms = _time(lambda: a @ b, device, 0.3)
-    return DevicePeaks(2e3 * data.numel() / copy_ms, 2e3 * n**3 / product_ms)
-
-
-# ---------------------------------------------------------------- time and memory
-
-
-def _time(function: Runnable, device: torch.device, seconds: float) -> float:
-    """Median milliseconds of a call, over at least five calls or ``seconds``."""
-    times: list[float] = []
-    function()
-    function()
-    start = time.perf_counter()
-    while len(times) < 5 or (time.perf_counter() - start < seconds and len(times) < 200):
-        if device.type == "cuda":
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            before.record()
-            function()
-            after.record()
-            torch.cuda.synchronize(device)
-            times.append(before.elapsed_time(after))
-        else:
-            now = time.perf_counter()
-            function()
-            times.append(1e3 * (time.perf_counter() - now))
-    return sorted(times)[len(times) // 2]
-
-
-def _allocated(device: torch.device) -> int:
-    """Bytes that torch's allocator holds on a GPU after garbage collection; 0 on a CPU."""
-    if device.type != "cuda":
-        return 0
-    gc.collect()
-    torch.cuda.empty_cache()
-    return torch.cuda.memory_allocated(device)
-
-
-@contextmanager
-def _peak_memory(device: torch.device, before: int) -> Iterator[Callable[[], float]]:
-    """Peak GiB: of torch's allocator on a GPU, minus the bytes it held ``before``; of the whole process on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        yield lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**30
-    else:
-        yield _resident_gib
-
-
-def _resident_gib() -> float:
-    """Peak resident memory of this process in GiB."""
-    if sys.platform == "win32":
-        return float("nan")
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 2**10  # that getrusage counts in
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
-
-
-def device_name(device: torch.device) -> str:
-    """The name of a GPU; for a CPU, the number of threads."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type}, {torch.get_num_threads()} threads"

@@ -6,8 +6,7 @@ from typing import TypeVar
 
 from transformatcher.config import DataConfig, PairSource
 from transformatcher.data.benchmarks import find_benchmark, load_benchmark
-from transformatcher.data.coco_keypoints import AnnotatedObject
-from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, unique_objects
+from transformatcher.data.coco_pairs import CocoPairs, SelfPairs, relative_size, unique_objects
 from transformatcher.data.loader import WeightedPairs
 from transformatcher.data.pairs import image_stems
 from transformatcher.errors import InputError
@@ -32,7 +31,7 @@ def load_source(item: PairSource, data: DataConfig, seed: int) -> WeightedPairs:
         return WeightedPairs(SelfPairs(unique_objects(listed), seed=seed) if item.self_pairs else listed, item.weight)
     objects = benchmark.load(root, item.split)
     objects = _exclude(objects, lambda annotated: {annotated.image.stem}, excluded, f"{root}: object")
-    large = [annotated for annotated in objects if _relative_size(annotated) >= data.min_object_scale]
+    large = [annotated for annotated in objects if relative_size(annotated) >= data.min_object_scale]
     if objects and not large:
         raise InputError(
             f"{root}: none of the {len(objects)} objects is as large as data.min_object_scale = "
@@ -77,11 +76,3 @@ def _exclude(items: list[Item], image_names: Callable[[Item], Set[str]], exclude
             "does it name another split than trn?"
         )
     return left
-
-
-def _relative_size(annotated: AnnotatedObject) -> float:
-    """The longer side of an object's box divided by that of its image; 1 where either is unknown."""
-    if annotated.bbox_px is None or annotated.image_size is None:
-        return 1.0
-    x0, y0, x1, y1 = annotated.bbox_px
-    return float(max(x1 - x0, y1 - y0) / max(annotated.image_size))

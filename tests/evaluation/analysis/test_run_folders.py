@@ -51,7 +51,7 @@ class TestCommands:
 
     def test_bench(self):
         args = self.parsed(bench_command(BENCH))
-        assert (args.batch, args.size, args.train, args.json) == ([1], [240], False, True)
+        assert (args.batch, args.size, args.train, args.json) == ([1], [240], None, True)
         assert args.backend == ["fused", "eager"]
         assert args.device == "cpu"
 

@@ -15,7 +15,10 @@ from transformatcher.inference.checkpoint import CONFIG
 from transformatcher.run_folder import RUN, format_command, read_arguments
 from transformatcher.schema import ImagePair
 
-OPTIONS = ("split", "weights", "refiner", "backbone", "backbone_weights", "set", "limit", "seed")  # of eval
+OPTIONS = (
+    "split", "weights", "refiner", "backbone", "backbone_weights", "set", "limit", "seed", "facing", "unrelated",
+    "all_points", "try_mirrored",
+)  # of eval  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,9 @@ def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
         raise InputError(f"{run.folder / RUN}: does not name the benchmark of these predictions; run eval again")
     count = run.arguments.get("n_pairs", len(run.predictions))
     split, seed = run.arguments.get("split") or "test", run.arguments.get("seed") or 0
-    return {pair.name: pair for pair in load_benchmark(run.benchmark, root, split, limit=count, seed=seed)}
+    facing, unrelated = run.arguments.get("facing"), bool(run.arguments.get("unrelated"))
+    pairs = load_benchmark(run.benchmark, root, split, limit=count, seed=seed, facing=facing, unrelated=unrelated)
+    return {pair.name: pair for pair in pairs}
 
 
 def read_bench(path: Path) -> dict[str, Any]:
