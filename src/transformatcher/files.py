@@ -11,11 +11,13 @@ from typing import Any
 
 from transformatcher.errors import InputError
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 UNFINISHED = ".new"  # the suffix of a file while it is written
-_locked_folders: set[int] = set()  # file descriptors of the folders that this process has locked
+_open_locks: set[int] = set()  # file descriptors of the folders and files that this process has locked
 
 
 def write_text(path: Path, text: str) -> None:
@@ -96,33 +98,85 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be opened ({error.strerror})") from error
-    _locked_folders.add(handle)
-    try:
+def exclusive_file_lock(path: Path, problem: str) -> Iterator[None]:
+    """Lock a file by a second one beside it, ``<name>.lock``, which is removed at the end (on Windows, it stays).
+
+    The lock ends with the process, however that ends. Programs that lock the file itself, as SQLite does, are not
+    disturbed. On file systems without locks, nothing is locked.
+
+    Args:
+        path: the file; it need not exist, its folder must.
+        problem: the message of the InputError if another process has the lock.
+
+    Example:
+        >>> with exclusive_file_lock(Path("a.sqlite"), "a.sqlite: another process has it open; close that first"):
+        ...     change(Path("a.sqlite"))
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    with _open_locked(lock, os.O_RDWR | os.O_CREAT, problem):
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_unfinished(folder)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{folder}: another process is writing there; wait until it has ended, or choose another --out"
-            ) from error
-        except OSError:  # a file system without locks
-            pass
+            yield
+        finally:
+            with suppress(OSError):  # Windows does not remove a file that is open
+                lock.unlink()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    problem = f"{folder}: another process is writing there; wait until it has ended, or choose another --out"
+    with _open_locked(folder, os.O_RDONLY, problem):
+        remove_unfinished(folder)
+        yield
+
+
+@contextmanager
+def _open_locked(path: Path, flags: int, problem: str) -> Iterator[None]:
+    handle = _open_and_lock(path, flags, problem)
+    while not _is_at(path, handle):  # its last owner has removed it between both calls
+        _close(handle)
+        handle = _open_and_lock(path, flags, problem)
+    try:
         yield
     finally:
-        _locked_folders.discard(handle)
-        os.close(handle)
+        _close(handle)
+
+
+def _open_and_lock(path: Path, flags: int, problem: str) -> int:
+    try:
+        handle = os.open(path, flags, 0o644)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror})") from error
+    _open_locks.add(handle)
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        _close(handle)
+        raise InputError(problem) from error
+    except OSError:  # a file system without locks
+        pass
+    return handle
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _close(handle: int) -> None:
+    _open_locks.discard(handle)
+    os.close(handle)
 
 
 def _release_after_fork() -> None:
     """Drop all locks in a child process: one that outlives its parent must not block the next run."""
-    for handle in _locked_folders:
+    for handle in _open_locks:
         os.close(handle)
-    _locked_folders.clear()
+    _open_locks.clear()
 
 
 if sys.platform != "win32":

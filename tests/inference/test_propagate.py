@@ -3,46 +3,50 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from helpers.propagation import POINTS, make_photo
+from helpers.propagation import POINTS, make_photo, note_of
+from helpers.two_passes import two_pass_matcher
+from PIL import ImageOps
 
 import transformatcher.inference.propagate as module
-from transformatcher.data.coco_keypoints import load_coco_objects
+from transformatcher.data.coco_keypoints import AnnotatedObject, load_coco, load_coco_objects
 from transformatcher.errors import InputError
 from transformatcher.images import image_size
-from transformatcher.inference.calibration import Calibration
+from transformatcher.inference.calibration import Calibration, Calibrations
+from transformatcher.inference.encoded_photo import EncodedPhoto
+from transformatcher.inference.matched_pair import MatchedPoints
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.propagate import propagate
-
-
-def note_of(out: Path, file_name: str, category: int = 3) -> dict[str, Any]:
-    data = json.loads(out.read_text())
-    (image,) = [image["id"] for image in data["images"] if image["file_name"] == file_name]
-    (note,) = [n for n in data["annotations"] if (n["image_id"], n["category_id"]) == (image, category)]
-    return note
 
 
 class TestFile:
     def test_round_trip(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
         out = tmp_path / "new" / "out.json"
         result = propagate(matcher, notes, [photos], out)
-        data = json.loads(out.read_text())
-        assert data["categories"] == json.loads(notes.read_text())["categories"]
-        assert [image["file_name"] for image in data["images"]] == ["deep/like_b.jpg", "like_a.png"]
-        assert [(image["width"], image["height"]) for image in data["images"]] == [(200, 120), (400, 240)]
-        assert min(image["id"] for image in data["images"]) == 14  # both files can be merged
-        assert [note["id"] for note in data["annotations"]] == [24, 25, 26, 27]
-        objects = load_coco_objects(out, out.parent / data["info"]["images_root"])
-        assert [(item.category, item.image.name) for item in objects] == [
+        data, before = json.loads(out.read_text()), json.loads(notes.read_text())
+        assert data["categories"] == before["categories"]
+        assert data["annotations"][:3] == before["annotations"]
+        assert [image["id"] for image in data["images"]] == [10, 11, 12, 13, 14, 15]
+        assert [image["file_name"] for image in data["images"]] == [
+            *(f"annotated/images/{name}.png" for name in "abcd"), "photos/deep/like_b.jpg", "photos/like_a.png",
+        ]  # fmt: skip
+        assert [(image["width"], image["height"]) for image in data["images"]][4:] == [(200, 120), (400, 240)]
+        assert [note["id"] for note in data["annotations"]] == [21, 22, 23, 24, 25, 26, 27]
+        assert [note.get("predicted", False) for note in data["annotations"]] == 3 * [False] + 4 * [True]
+        root = out.parent / data["info"]["images_root"]
+        objects = load_coco_objects(out, root)
+        assert len(load_coco_objects(out, root, predictions=False)) == len(load_coco(out)) == 3
+        assert [(item.category, item.image.name) for item in objects[3:]] == [
             ("thing", "like_b.jpg"), ("other", "like_b.jpg"), ("thing", "like_a.png"), ("other", "like_a.png"),
         ]  # fmt: skip
-        for item in objects:
+        for item in objects[3:]:
             assert item.visible.all()
             assert image_size(item.image) == item.image_size
             assert item.bbox_px is not None
@@ -65,11 +69,15 @@ class TestFile:
 
     def test_images_known_to_the_file_keep_their_ids(self, matcher: Matcher, notes: Path, tmp_path: Path):
         propagate(matcher, notes, [notes.parent / "images"], tmp_path / "out.json")
-        (image,) = json.loads((tmp_path / "out.json").read_text())["images"]
+        *others, image = json.loads((tmp_path / "out.json").read_text())["images"]
+        assert others == json.loads(notes.read_text())["images"][:3]
+        assert image.pop("predicted").keys() == {"thing", "other"}
         assert image == {"id": 13, "file_name": "d.png", "width": 200, "height": 120}
 
     def test_no_match(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
-        unsure = Matcher(matcher.model, matcher.config, "cpu", Calibration(0.0, 1.0, 0.0))  # peak / (1 + peak)
+        unsure = Matcher(
+            matcher.model, matcher.config, "cpu", Calibrations(Calibration(0.0, 1.0, 0.0))
+        )  # peak / (1 + peak)
         propagate(unsure, notes, [photos], tmp_path / "all.json", threshold=0.0)
         scores = note_of(tmp_path / "all.json", "like_a.png")["keypoint_scores"]
         between = sum(sorted(scores)[:2]) / 2
@@ -84,7 +92,97 @@ class TestFile:
         assert result.keypoints + result.no_match == 10
         nothing = propagate(unsure, notes, [photos], tmp_path / "none.json", threshold=1.0)
         assert (nothing.images, nothing.annotations, nothing.no_match) == (2, 0, 10)
-        assert load_coco_objects(tmp_path / "none.json", photos) == []
+        assert len(load_coco_objects(tmp_path / "none.json", photos)) == 3  # the references
+
+
+def test_only_the_most_similar_references_are_matched(
+    matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In the category thing there are two references, of which the first shows all keypoints."""
+    used: list[str] = []
+    match_many = matcher.match_many
+    monkeypatch.setattr(
+        matcher, "match_many", lambda src, *rest, **options: used.append(src.name) or match_many(src, *rest, **options)
+    )
+    names = {number: tmp_path / f"{number}.json" for number in (1, 2)}
+    for number, out in names.items():
+        used.clear()
+        propagate(matcher, notes, [photos / "like_a.png"], out, category="thing", most_references=number)
+        assert len(used) == number
+    everything = tmp_path / "all.json"
+    propagate(matcher, notes, [photos / "like_a.png"], everything, category="thing", most_references=None)
+    results = [json.loads(out.read_text()) for out in (everything, names[2])]
+    assert results[0]["annotations"] == results[1]["annotations"]
+
+
+class TestMirrored:
+    """The mirror image of a reference is matched mirrored."""
+
+    @pytest.fixture
+    def mirrors(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "mirrors"
+        folder.mkdir()
+        make_photo(0).save(folder / "same.png")
+        ImageOps.mirror(make_photo(0)).save(folder / "mirrored.png")
+        return folder
+
+    @pytest.mark.parametrize(
+        ("names", "order"),
+        [
+            (("left eye", "right eye", "nose"), (1, 0, 2)),
+            (("left eye", "nose", "left ear"), (None, 1, None)),  # without the right ones
+            (("one", "two", "three"), (0, 1, 2)),
+        ],
+    )
+    def test_sides_are_exchanged(self, notes: Path, mirrors: Path, tmp_path: Path, names, order):
+        data = json.loads(notes.read_text())
+        data["categories"][0]["keypoints"] = names
+        data["annotations"] = [n for n in data["annotations"] if n["id"] == 21]
+        notes.write_text(json.dumps(data))
+        out = tmp_path / "out.json"
+        propagate(two_pass_matcher(), notes, [mirrors], out, category="thing")
+        same, mirrored = (note_of(out, name) for name in ("same.png", "mirrored.png"))
+        assert (same["mirrored"], mirrored["mirrored"]) == (False, True)
+        want = np.array(list(POINTS.values()), dtype=float)
+        np.testing.assert_allclose(np.reshape(same["keypoints"], (-1, 3))[:, :2], want, atol=8)
+        found = np.reshape(mirrored["keypoints"], (-1, 3))
+        assert found[:, 2].tolist() == [0 if source is None else 2 for source in order]
+        for (x, y, _), source, score in zip(found, order, mirrored["keypoint_scores"], strict=True):
+            if source is None:
+                assert (x, y, score) == (0, 0, 0)
+            else:
+                np.testing.assert_allclose((x, y), (200 - want[source, 0], want[source, 1]), atol=8)
+
+    def test_each_reference_by_itself(self, matcher: Matcher, monkeypatch: pytest.MonkeyPatch):
+        """Of two references only the first is matched mirrored; it shows no right eye, the other all."""
+        names = ("left eye", "right eye", "nose")
+        found = {
+            "a": ([[10.0, 10], [20, 20]], [0.9, 0.8], True),
+            "b": ([[60.0, 60], [70, 70], [80, 80]], [0.5] * 3, False),
+        }
+        group = [
+            AnnotatedObject(i, Path(i), None, "cat", np.ones((3, 2)), np.array(visible), None, names)
+            for i, visible in (("a", (True, False, True)), ("b", (True, True, True)))
+        ]
+
+        def match_many(src: Any, targets: Any, _points: Any, batch: int) -> Iterator[Any]:
+            assert len(targets) == batch
+            kps, confidence, mirrored = found[src.name]
+            for _ in targets:
+                values = {"keypoints1": np.array(kps), "confidence": np.array(confidence), "mirrored": mirrored}
+                yield Mock(spec=MatchedPoints, same_kind=0.9, **values)
+
+        monkeypatch.setattr(
+            matcher,
+            "encode",
+            lambda photos, **_: [EncodedPhoto(np.zeros((90, 90, 3), np.uint8), [], str(p)) for p in photos],
+        )
+        monkeypatch.setattr(matcher, "match_many", match_many)
+        (estimates,) = module.KeypointPropagator(matcher, {"cat": group})([np.zeros((90, 90, 3), np.uint8)])
+        estimate = estimates["cat"]
+        assert estimate.kps_px.tolist() == [[60, 60], [10, 10], [20, 20]]
+        assert estimate.chosen.tolist() == [1, 0, 0]
+        assert list(estimate.mirrored) == [0]
 
 
 @pytest.fixture
@@ -128,10 +226,10 @@ class TestResume:
         assert not out.exists()
         assert len(records.read_text().splitlines()) == 3
         records.write_bytes(records.read_bytes()[:-40])
-        assert predicted == ["4.png", "5.png", "6.png"]
+        assert predicted == ["photos/4.png", "photos/5.png", "photos/6.png"]
         predicted.clear()
         propagate(matcher, notes, [many], out, batch=1)
-        assert predicted == ["6.png", "deep/like_b.jpg", "like_a.png"]
+        assert predicted == ["photos/6.png", "photos/deep/like_b.jpg", "photos/like_a.png"]
         assert out.read_bytes() == whole.read_bytes()
         assert not partial.exists()
 
@@ -155,12 +253,6 @@ class TestResume:
         propagate(matcher, notes, [many], out, overwrite=True)
         assert len(predicted) == 5
 
-    def test_the_annotations_are_never_overwritten(self, matcher: Matcher, notes: Path, many: Path):
-        before = notes.read_bytes()
-        with pytest.raises(InputError, match="holds the annotations themselves"):
-            propagate(matcher, notes, [many], notes, overwrite=True)
-        assert notes.read_bytes() == before
-
     def test_what_is_there_is_not_overwritten(
         self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, predicted
     ):
@@ -174,7 +266,7 @@ class TestResume:
         predicted.clear()
         propagate(matcher, notes, [many], out, batch=1)  # to replace it was allowed before
         assert len(predicted) == 3
-        assert len(json.loads(out.read_text())["images"]) == 5
+        assert len(json.loads(out.read_text())["images"]) == 4 + 5
 
     @pytest.mark.parametrize("line", ["[1]", '{"file_name": 1}', "garbage"])
     def test_a_damaged_record(self, matcher: Matcher, notes: Path, many: Path, tmp_path: Path, line: str):
@@ -201,9 +293,9 @@ class TestFaults:
         out = tmp_path / "out.json"
         result = propagate(matcher, notes, [photos], out, batch=2)
         assert result.images == 2
-        assert sorted(result.failed) == ["broken.jpg", "cut.png"]
-        faults = json.loads(out.read_text())["info"]["failed"]
-        assert [fault["file_name"] for fault in faults] == ["broken.jpg", "cut.png"]
+        assert sorted(result.failed) == ["photos/broken.jpg", "photos/cut.png"]
+        faults = json.loads(out.read_text())["info"]["propagate"]["failed"]
+        assert [fault["file_name"] for fault in faults] == ["photos/broken.jpg", "photos/cut.png"]
         assert "not an image that can be decoded" in faults[0]["error"]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text there")
@@ -212,7 +304,7 @@ class TestFaults:
         make_photo(4).save(photos / name)
         out = tmp_path / "out.json"
         assert propagate(matcher, notes, [photos], out).failed == {}
-        assert name in [entry["file_name"] for entry in json.loads(out.read_text())["images"]]
+        assert f"photos/{name}" in [entry["file_name"] for entry in json.loads(out.read_text())["images"]]
 
     def test_an_image_put_right_meanwhile(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
         (photos / "broken.jpg").write_bytes(b"garbage")
@@ -255,7 +347,7 @@ class TestFaults:
             propagate(matcher, notes, [photos], out, category="cat")
         with pytest.raises(InputError, match="confidence is not calibrated"):
             propagate(matcher, notes, [photos], out, threshold=0.5)
-        calibrated = Matcher(matcher.model, matcher.config, "cpu", Calibration(0.0, 1.0, 0.0))
+        calibrated = Matcher(matcher.model, matcher.config, "cpu", Calibrations(Calibration(0.0, 1.0, 0.0)))
         with pytest.raises(InputError, match="--threshold 2: a confidence lies between 0 and 1"):
             propagate(calibrated, notes, [photos], out, threshold=2.0)
         with pytest.raises(InputError, match="a folder; name the file itself"):
@@ -278,7 +370,7 @@ def test_the_shipped_model_on_cats(tmp_path: Path):
     out = tmp_path / "out.json"
     matcher = Matcher.from_pretrained(device="cpu")
     propagate(matcher, tmp_path / "cats.json", [folder], out, images_root=folder)
-    objects = {item.image.name: item for item in load_coco_objects(out, folder)}
+    objects = {item.image.name: item for item in load_coco_objects(out, folder)[1:]}
     marked = {  # by hand
         "cat_b.jpg": [(212, 312), (372, 298), (291, 412)],
         "cat_c.jpg": [(225, 130), (428, 135), (338, 282)],

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers.propagation import POINTS, make_photo
 from helpers.rendered import colour_at, lines_of, marks_at, near, plain, rendered, some_matches, words
+from helpers.two_passes import two_pass_matcher
 from matplotlib.colors import to_rgb
+from PIL import ImageOps
 
 from transformatcher.schema import Matches
 from transformatcher.viz.matches import BANDS, ConfidenceScale, draw_matches
@@ -168,3 +171,32 @@ def test_lines_are_rimmed_against_light_and_dark():
         assert to_rgb(line.get_edgecolor()) == pytest.approx(
             ConfidenceScale(np.ones(1), calibrated=True).colour(confidence)
         )
+
+
+@pytest.mark.parametrize("point_names", [(), tuple(f"a keypoint with a long name, {i}" for i in range(12))])
+def test_notes_stand_below_everything_else(point_names):
+    src, trg = plain(300, 400), plain(100, 30)
+    matches = some_matches(src, trg, [0.9] * 12)
+    notes = ["the first note", "the second note"]
+    figure = draw_matches(src, trg, matches, "title", point_names=point_names, calibrated=True, notes=notes)
+    height = rendered(figure).shape[0]
+    boxes = {text.get_text(): text.get_window_extent() for text in figure.texts}
+    (first, second), others = [boxes.pop(note) for note in notes], boxes.values()
+    assert 0 <= second.y0 < second.y1 <= first.y0 < first.y1 < height
+    assert first.y1 <= min(box.y0 for box in others)
+    assert first.y1 <= figure.axes[2].get_tightbbox().y0  # the colour bar with its label
+
+
+def test_what_a_pair_shows_is_written_below():
+    photo = make_photo(0)
+    sure, unsure = two_pass_matcher(), two_pass_matcher(same_kind_logit=-2.0)
+    points = [list(xy) for xy in POINTS.values()]
+    mirrored = "mirrored: the objects face opposite ways"
+    other = "probably not the same kind of thing (probability of the same: 0.12)"
+    for matcher, target, notes in (
+        (sure, photo, set()),
+        (sure, ImageOps.mirror(photo), {mirrored}),
+        (unsure, ImageOps.mirror(photo), {mirrored, other}),
+    ):
+        shown = words(matcher.match(photo, target, points).draw())
+        assert {note for note in (mirrored, other) if note in shown} == notes

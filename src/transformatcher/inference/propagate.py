@@ -1,8 +1,6 @@
 """A few annotated photos → keypoints for a folder of others, in a COCO-keypoint file that annotation tools read."""
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,24 +16,37 @@ from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError
-from transformatcher.files import write_text
-from transformatcher.inference.calibration import MATCH_THRESHOLD
-from transformatcher.inference.matched_pair import EncodedPhoto
+from transformatcher.files import read_json, write_text
+from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD
+from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.photos import check_points, to_pixels
-from transformatcher.inference.propagate_coco import assemble, parse_record, to_record
+from transformatcher.inference.propagate_coco import assemble, parse_record, select_categories, to_record
 from transformatcher.inference.propagate_inputs import (
+    PREDICTED,
     Annotations,
     References,
-    absolute,
-    find_targets,
+    find_images,
+    hash_files,
     read_annotations,
+    relative,
 )
-from transformatcher.inference.propagate_voting import KeypointEstimate, vote_keypoints
+from transformatcher.inference.propagate_plan import fingerprint_references, hash_references, make_plan
+from transformatcher.inference.propagate_voting import (
+    KeypointEstimate,
+    Vote,
+    cast_votes,
+    choose_voters,
+    count_votes,
+)
 from transformatcher.models.weights_io import hash_tensors
 from transformatcher.run_folder import LineFile, Run, check_run_folder, open_run_folder
 from transformatcher.schema import Size
 
+MOST_REFERENCES = 6  # that vote on an image: more are no better, see docs/annotate.md
+MAX_KEPT = 64  # references whose crops and mirror images stay encoded
+RESULT = "propagate"  # the key of the run in the info of its result
+MADE_FROM = "made_from"  # there: the hash of the annotation file
 RECORDS = "records.jsonl"  # in the folder OUT.partial while a run is not finished
 WAY_OUT = "give the same arguments again to continue it, choose another --out, or give --overwrite to start again"
 
@@ -44,13 +55,16 @@ Record = dict[str, Any]  # one image with its annotations, see to_record
 
 @dataclass(frozen=True)
 class PropagationSummary:
-    """The result of a run in numbers."""
+    """What a run has predicted, in numbers."""
 
     out: str
     images: int
     annotations: int
     keypoints: int  # found
     no_match: int  # keypoints not found
+    kept: int  # images that the file had predictions for already
+    other_kind: list[str]  # images that probably show another kind of thing than the references
+    outside: list[str]  # points of the references that lie outside their photos, which are not used
     failed: dict[str, str]  # image → why it could not be read
 
 
@@ -63,52 +77,104 @@ def propagate(
     images_root: Path | None = None,
     category: str | None = None,
     threshold: float | None = None,
+    most_references: int | None = MOST_REFERENCES,
     batch: int = 4,
     threads: int = 2,
+    again: bool = False,
     overwrite: bool = False,
     track: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> PropagationSummary:
-    """Find annotated keypoints on every image that has none, and write them as a COCO-keypoint file.
+    """Find annotated keypoints on every image that has none, and write a COCO-keypoint file with both.
+
+    ``out`` may be the file of the annotations itself; then predictions are added to it. It may also be the result of an
+    earlier run with the same annotations, which is then continued. Images that are predicted there already are left
+    alone, unless the references or the settings have changed since. What a person has marked is never a prediction's
+    to change, and a prediction that a person has corrected is a reference.
 
     Until all images are done, results are kept in the folder ``<out>.partial``; the same call continues a stopped run.
 
     Args:
         matcher: finds the points.
-        annotations: a COCO-keypoint file; its objects with visible keypoints (v = 2) are the references.
+        annotations: a COCO-keypoint file; its objects with visible keypoints (v = 2) are the references, except those
+            that were predicted.
         images: files, and folders searched to any depth; those annotated in the file are left out.
-        out: the file to write; its file names are relative to the folder that :func:`find_targets` returns.
+        out: the file to write; ``images_root`` in its ``info`` says what its file names are relative to.
         images_root: see :func:`read_annotations`.
         category: propagate only this one.
         threshold: keypoints of less confidence are not found (v = 0); only for calibrated matchers, 0.5 by default.
+        most_references: how many references of a category vote on each image, those that look most like it; None: all.
         batch, threads: images at a time, and threads that decode them.
-        overwrite: start again, and replace ``out``.
+        again: predict images anew that have predictions already, also where a person has removed one.
+        overwrite: start again from ``annotations``, and replace ``out``.
         track: called with the numbers of images done and in all.
 
     Example:
         >>> propagate(matcher, Path("annotations.json"), [Path("photos")], Path("predicted.json")).keypoints
     """
-    if out.resolve() == annotations.resolve():
-        raise InputError(f"{out}: holds the annotations themselves, which would be lost; choose another --out")
-    source = read_annotations(annotations, images_root, category)
-    root, names = find_targets(images, {item.image for item in source.objects})
-    limit = _check_threshold(threshold, calibrated=matcher.calibration is not None)
-    run = _describe_run(matcher, source, _relative(root, out.parent), category, limit)
-    partial = _check_out(out, run, overwrite=overwrite)
+    if out.is_dir():
+        raise InputError(f"{out}: a folder; name the file itself")
+    source = _open_source(annotations, out, images_root, category, overwrite=overwrite)
+    in_place = _same_file(source.path, out)
+    root, names = find_images(images, source.listed_images(), source.root if in_place else None)
+    limit = _check_threshold(threshold, calibrated=matcher.calibrated)
+    settings = _describe_settings(matcher, limit, most_references)
+    # Another precision of the backbone is no reason to predict all anew: it may differ between two machines.
+    made_by = {key: value for key, value in settings.items() if key != "precision"}
+    source.check_photos()
+    fingerprints = fingerprint_references(source.references, made_by)
+    plan = make_plan(source, root, names, fingerprints, again=again or overwrite)
+    if not (plan.wanted or plan.kept):
+        raise InputError(f"{', '.join(map(str, images))}: all {len(names)} images there are annotated already")
+    run = _describe_run(source, relative(root, out.parent), category, settings)
+    partial = _check_out(out, run, in_place=in_place, overwrite=overwrite)
     finished = {} if overwrite else _record_file(partial).read()
-    propagator = KeypointPropagator(matcher, source.references) if set(names) - set(finished) else None
+    references = {name: group for name, group in source.references.items() if name in plan.categories}
+    propagator = KeypointPropagator(matcher, references, most_references) if plan.wanted.keys() - finished else None
     failed: dict[str, str] = {}
 
     def compute(missing: Sequence[str]) -> Iterator[Record]:
         if propagator is not None:
-            yield from _compute_records(propagator, root, missing, limit, batch, threads, failed)
+            for name, pixels, estimates in _estimate(propagator, root, missing, batch, threads, failed):
+                chosen = {wanted: estimates[wanted] for wanted in plan.wanted[name]}
+                size = (pixels.shape[0], pixels.shape[1])
+                yield to_record(name, size, chosen, references, limit, fingerprints)
 
     with _open_partial(partial, run, overwrite=overwrite) as file:
-        records = file.complete(names, compute, lambda done, total: track(done + len(failed), total))
-        summary = _write_coco(
-            out, source, run, {root / name: records[name] for name in names if name in records}, failed
-        )
+        records = file.complete(list(plan.wanted), compute, lambda done, total: track(done + len(failed), total))
+        records = {name: select_categories(records[name], plan.wanted[name]) for name in plan.wanted if name in records}
+        if in_place and hash_files([out]) != source.digest:  # a person has saved it while this ran
+            source = read_annotations(out, source.root, category)
+            states = make_plan(source, root, list(records), dict.fromkeys(fingerprints, ""), again=True)
+            records = {name: select_categories(records[name], chosen) for name, chosen in states.wanted.items()}
+        _write_coco(out, annotations, source, root, run, records, failed)
         shutil.rmtree(partial)
-    return summary
+    return _summarise(out, source, records, failed, len(plan.kept))
+
+
+def _open_source(
+    annotations: Path, out: Path, images_root: Path | None, category: str | None, *, overwrite: bool
+) -> Annotations:
+    """The annotation file; or ``out``, if that is the result of an earlier run with it, with what was done since."""
+    if not (overwrite or _same_file(annotations, out)) and _read_result(out).get(MADE_FROM) == hash_files(
+        [annotations]
+    ):
+        return read_annotations(out, None, category)
+    return read_annotations(annotations, images_root, category)
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    return a.resolve() == b.resolve()
+
+
+def _read_result(path: Path) -> Mapping[str, Any]:
+    """What a result says about the run that made it; empty if it is none."""
+    try:
+        data = read_json(path)
+    except InputError:
+        return {}
+    info = data.get("info") if isinstance(data, dict) else None
+    made = info.get(RESULT) if isinstance(info, dict) else None
+    return made if isinstance(made, dict) else {}
 
 
 # ---------------------------------------------------------------- prediction
@@ -120,36 +186,52 @@ class KeypointPropagator:
     Args:
         matcher: finds the points.
         references: their images are read here, and must fit their annotations.
+        most: how many references of a category vote on each photo, those that look most like it; None: all.
+        photos: images of references that are encoded already.
     """
 
-    def __init__(self, matcher: Matcher, references: References) -> None:
-        self.matcher, self.references = matcher, references
+    def __init__(
+        self,
+        matcher: Matcher,
+        references: References,
+        most: int | None = None,
+        photos: Mapping[Path, EncodedPhoto] | None = None,
+    ) -> None:
+        self.matcher, self.references, self.most = matcher, references, most
         images = sorted({item.image for group in references.values() for item in group})
-        self.photos: dict[Path, EncodedPhoto] = {image: matcher.encode([image])[0] for image in images}
+        few, known = len(images) <= MAX_KEPT, photos or {}
+        self.photos: dict[Path, EncodedPhoto] = {
+            image: known[image] if image in known else matcher.encode([image], keep_views=few)[0] for image in images
+        }
         for group in references.values():
             for item in group:
                 _check_reference(item, self.photos[item.image].size)
 
     def __call__(self, pixels: Sequence[UInt8[np.ndarray, "_ _ 3"]]) -> list[dict[str, KeypointEstimate]]:
-        """The keypoints on each photo, by category."""
+        """The keypoints on each photo, by category. Where a match is mirrored, left and right are exchanged."""
         if not pixels:
             return []
-        targets = self.matcher.encode(pixels)
-        shapes = {name: (len(group), len(group[0].kp_names)) for name, group in self.references.items()}
-        kps_px = [{name: np.zeros((r, n, 2)) for name, (r, n) in shapes.items()} for _ in targets]
-        confidence = [{name: np.zeros((r, n)) for name, (r, n) in shapes.items()} for _ in targets]
-        for image, photo in self.photos.items():
-            for target, pair in enumerate(self.matcher.pairs(photo, targets, batch=len(targets))):
-                for name, group in self.references.items():
-                    for row, item in enumerate(group):
-                        if item.image == image:
-                            matches = pair.points(item.kps_px[item.visible])
-                            kps_px[target][name][row, item.visible] = matches.keypoints1
-                            confidence[target][name][row, item.visible] = matches.confidence
-        return [
-            {name: vote_keypoints(kps_px[i][name], confidence[i][name], max(photo.size)) for name in self.references}
-            for i, photo in enumerate(targets)
-        ]
+        targets = self.matcher.encode(pixels, keep_views=True)
+        estimates: list[dict[str, KeypointEstimate]] = [{} for _ in targets]
+        for name, group in self.references.items():
+            voters = [self._voters(group, photo) for photo in targets]
+            votes: list[dict[int, Vote]] = [{} for _ in targets]
+            for row, item in enumerate(group):
+                if not (rows := [target for target, chosen in enumerate(voters) if row in chosen]):
+                    continue
+                photos = [targets[target] for target in rows]
+                reference = self.photos[item.image]
+                cast = cast_votes(self.matcher, reference, item.kps_px, item.visible, item.kp_names, photos)
+                for target, vote in zip(rows, cast, strict=True):
+                    votes[target][row] = vote
+            for target, photo in enumerate(targets):
+                estimates[target][name] = count_votes(votes[target], max(photo.size))
+        return estimates
+
+    def _voters(self, group: Sequence[AnnotatedObject], photo: EncodedPhoto) -> set[int]:
+        """The indices of the references that vote on a photo."""
+        photos, shown = [self.photos[item.image] for item in group], np.stack([item.visible for item in group])
+        return choose_voters(photos, shown, photo, len(group) if self.most is None else self.most)
 
 
 def _check_reference(item: AnnotatedObject, size: Size) -> None:
@@ -160,23 +242,21 @@ def _check_reference(item: AnnotatedObject, size: Size) -> None:
     check_points(item.kps_px[item.visible], size, where)
 
 
-def _compute_records(
+def _estimate(
     propagator: KeypointPropagator,
     root: Path,
     names: Sequence[str],
-    threshold: float | None,
     batch: int,
     threads: int,
     failed: dict[str, str],
-) -> Iterator[Record]:
-    """Records of the named images; those that cannot be read are added to ``failed``."""
+) -> Iterator[tuple[str, UInt8[np.ndarray, "_ _ 3"], dict[str, KeypointEstimate]]]:
+    """The named images with their keypoints by category; those that cannot be read are added to ``failed``."""
     decoded = prefetch(lambda name: _decode(root / name), names, ahead=2 * batch, threads=threads)
     for chunk in batched(zip(names, decoded, strict=True), batch):
         failed.update({name: result for name, result in chunk if isinstance(result, str)})
         images = {name: result for name, result in chunk if isinstance(result, np.ndarray)}
         for (name, pixels), estimates in zip(images.items(), propagator(list(images.values())), strict=True):
-            size = (pixels.shape[0], pixels.shape[1])
-            yield to_record(name, size, estimates, propagator.references, threshold)
+            yield name, pixels, estimates
 
 
 def _decode(path: Path) -> UInt8[np.ndarray, "_ _ 3"] | str:
@@ -190,14 +270,15 @@ def _decode(path: Path) -> UInt8[np.ndarray, "_ _ 3"] | str:
 # ---------------------------------------------------------------- one run and its files
 
 
-def _check_out(out: Path, run: Run, *, overwrite: bool) -> Path:
+def _check_out(out: Path, run: Run, *, in_place: bool, overwrite: bool) -> Path:
     """The folder of unfinished results; InputError if it or ``out`` belongs to something else."""
-    if out.is_dir():
-        raise InputError(f"{out}: a folder; name the file itself")
     partial = out.with_name(f"{out.name}.partial")
     resumes = check_run_folder(partial, run, [RECORDS], way_out=WAY_OUT, overwrite=overwrite)
-    if out.exists() and not (overwrite or resumes):
-        raise InputError(f"{out}: exists already; choose another --out, or give --overwrite")
+    if out.exists() and not (in_place or overwrite or resumes):
+        continued = "; to continue it, with all that was corrected there, give it as the annotations, too"
+        raise InputError(
+            f"{out}: exists already{continued if _read_result(out) else ''}; choose another --out, or give --overwrite"
+        )
     return partial
 
 
@@ -218,41 +299,70 @@ def _record_file(partial: Path) -> LineFile[Record]:
     )
 
 
-def _describe_run(
-    matcher: Matcher, source: Annotations, images_root: str, category: str | None, threshold: float | None
-) -> Run:
+def _describe_settings(matcher: Matcher, threshold: float | None, most_references: int | None) -> dict[str, Any]:
+    """All that predictions depend on, besides references and photos."""
+    return {
+        "threshold": threshold,
+        "most_references": most_references,
+        "model": to_plain(matcher.config),
+        "weights": hash_tensors(matcher.model.state_dict()),
+        "calibration": asdict(matcher.calibration) if matcher.calibrated else None,
+        "precision": matcher.precision,
+        "try_mirrored": matcher.try_mirrored and matcher.coarse_to_fine is not None,
+    }
+
+
+def _describe_run(source: Annotations, images_root: str, category: str | None, settings: Mapping[str, Any]) -> Run:
     return Run(
         "propagate",
         {
-            "annotations": _hash([source.path]),
-            "references": _hash(source.reference_images),
+            "annotations": hash_references(source.references),
+            "references": hash_files(source.reference_images),
             "images_root": images_root,
             "category": category,
-            "threshold": threshold,
-            "model": to_plain(matcher.config),
-            "weights": hash_tensors(matcher.model.state_dict()),
-            "calibration": None if matcher.calibration is None else asdict(matcher.calibration),
+            **settings,
         },
     )
 
 
 def _write_coco(
-    out: Path, source: Annotations, run: Run, records: Mapping[Path, Record], failed: dict[str, str]
-) -> PropagationSummary:
-    """Write the COCO-keypoint file, and count what is in it."""
-    coco = assemble(source, records)
-    info = {
-        "description": "keypoints predicted by transformatcher; please check them",
+    out: Path,
+    annotations: Path,
+    source: Annotations,
+    root: Path,
+    run: Run,
+    records: Mapping[str, Record],
+    failed: Mapping[str, str],
+) -> None:
+    """Write the COCO-keypoint file: what was in it or in the annotation file, and the predictions."""
+    coco = assemble(source, root, {root / name: record for name, record in records.items()})
+    before = coco["info"] if isinstance(coco.get("info"), dict) else {}
+    if _same_file(source.path, out):  # it may come from another file, which is then still the one to compare with
+        made = {key: value for key, value in _read_result(out).items() if key in ("annotations", MADE_FROM)}
+    else:
+        made = {"annotations": relative(annotations, out.parent), MADE_FROM: source.digest}
+    made |= {
         "version": __version__,
-        "annotations": _relative(source.path, out.parent),
         "calibrated": run.arguments["calibration"] is not None,
-        **{key: run.arguments[key] for key in ("images_root", "category", "threshold", "weights")},
+        **{key: run.arguments[key] for key in ("category", "threshold", "most_references", "weights")},
         "failed": [{"file_name": name, "error": failed[name]} for name in sorted(failed)],
     }
-    write_text(out, json.dumps({"info": info, **coco}, indent=1) + "\n")
-    wanted = sum(len(group[0].kp_names) for group in source.references.values()) * len(records)
-    found = sum(annotation["num_keypoints"] for annotation in coco["annotations"])
-    return PropagationSummary(str(out), len(records), len(coco["annotations"]), found, wanted - found, failed)
+    description = "annotations with predicted true are predictions of transformatcher; please check them"
+    info = {"description": description, **before, "images_root": run.arguments["images_root"], RESULT: made}
+    write_text(out, json.dumps({"info": info} | coco | {"info": info}, indent=1) + "\n")
+
+
+def _summarise(
+    out: Path, source: Annotations, records: Mapping[str, Record], failed: dict[str, str], kept: int
+) -> PropagationSummary:
+    notes = [note for record in records.values() for note in record["annotations"]]
+    sizes = {name: len(group[0].kp_names) for name, group in source.references.items()}
+    wanted = sum(sizes.get(name, 0) for record in records.values() for name in record[PREDICTED])
+    found = sum(note["num_keypoints"] for note in notes)
+    other_kind = [name for name, record in records.items() if record.get("same_kind", 1.0) < SAME_KIND_THRESHOLD]
+    return PropagationSummary(
+        str(out), len(records), len(notes), found, wanted - found, kept, other_kind, list(source.outside), failed
+    )
 
 
 def _check_threshold(threshold: float | None, *, calibrated: bool) -> float | None:
@@ -267,19 +377,3 @@ def _check_threshold(threshold: float | None, *, calibrated: bool) -> float | No
     if not 0 <= threshold <= 1:
         raise InputError(f"--threshold {threshold:g}: a confidence lies between 0 and 1")
     return threshold
-
-
-def _hash(paths: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
-
-
-def _relative(path: Path, folder: Path) -> str:
-    try:
-        return Path(os.path.relpath(path, folder)).as_posix()
-    except ValueError:  # on another drive
-        return absolute(path).as_posix()

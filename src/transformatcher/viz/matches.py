@@ -15,6 +15,7 @@ from transformatcher.schema import Matches
 from transformatcher.viz.canvas import (
     BAR,
     PAIR,
+    ROW,
     Canvas,
     Entry,
     Label,
@@ -94,6 +95,7 @@ def draw_matches(
     point_names: Sequence[str] = (),
     calibrated: bool = False,
     threshold: float | None = None,
+    notes: Sequence[str] = (),
 ) -> Figure:
     """Both photos side by side and a line for each match; colours, lines and shapes of marks show the confidence.
 
@@ -108,6 +110,7 @@ def draw_matches(
         point_names: one for each match, or none.
         calibrated: the confidences are probabilities, on a scale from 0.5 to 1; else it ends at their 95th percentile.
         threshold: a point of lower confidence has no match: a hollow mark on the source, nothing on the target.
+        notes: lines about the pair as a whole, at the bottom.
     """
     n = len(matches.keypoints0)
     if list(point_names) == [str(number) for number in range(1, n + 1)]:
@@ -119,14 +122,18 @@ def draw_matches(
         bands.append(Entry(f"no match (< {threshold:.3g}): {n - has_match.sum()} of {n}", mark_sample("o", "none")))
     width = figure_width([src, trg])
     strip = max(BAR, legend_height(bands, width / 2) + 0.06)
-    canvas = Canvas(names, [src, trg], title, strip=strip)
+    notes_height = ROW * len(notes) + 0.05 if notes else 0.0
+    canvas = Canvas(names, [src, trg], title, strip=strip + notes_height)
     labels = points.place_names(canvas)
     if point_names and points.numbered and labels is None:
         entries = points.entries()
-        canvas = Canvas(names, [src, trg], title, strip=strip + legend_height(entries, width) + 0.05)
+        below = strip + legend_height(entries, width) + 0.05
+        canvas = Canvas(names, [src, trg], title, strip=below + notes_height)
         canvas.legend(entries, top=strip)
     canvas.colourbar(points.scale.norm, points.scale.label, COLOURS, ticks=points.scale.ticks)
     canvas.legend(bands, left=width / 2)
+    for row, note in enumerate(reversed(notes)):
+        canvas.text(width / 2, 0.05 + (row + 0.5) * ROW, fit_text(note, width))
     for rank, index in enumerate(np.argsort(matches.confidence)):  # the most confident on top
         points.draw(canvas, int(index), with_names=labels is not None, zorder=3 + rank / n)
     for label in labels or []:
