@@ -1,0 +1,1 @@
+"""An annotation project ↔ the files of other tools."""
