@@ -1,36 +1,32 @@
-"""A server, and a session with three photos on it. The helpers are imported late, as they skip without FastAPI."""
+"""Studios without a model, on four photos and without any. The helpers are imported late: they skip without FastAPI."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from transformatcher.inference.matcher import Matcher
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    from helpers.studio_client import photo_folder
+
+    return photo_folder(tmp_path / "photos")
 
 
 @pytest.fixture
-def client(matcher: Matcher) -> Iterator[Any]:
-    from helpers.web_client import make_client
+def studio(folder: Path) -> Iterator[Any]:
+    from helpers.studio_client import StudioClient, open_project
 
-    with make_client(matcher) as client:
+    with open_project(folder) as project, StudioClient(project) as client:
         yield client
 
 
 @pytest.fixture
-def page(client: Any) -> Any:
-    """A source, and two targets that are the same photo."""
-    from helpers.web_client import PageClient, encode_image, picture
+def temporary(tmp_path: Path) -> Iterator[Any]:
+    """A studio whose photos are uploaded."""
+    from helpers.studio_client import StudioClient, open_project
 
-    page = PageClient(client)
-    page.upload(encode_image(picture(3)), "source", "src.png")
-    page.upload(encode_image(picture(7, (160, 160))), name="one.png")
-    page.upload(encode_image(picture(7, (160, 160))), name="two.png")
-    return page
-
-
-@pytest.fixture
-def session() -> Any:
-    """See :func:`helpers.web_session.fake_session`."""
-    from helpers.web_session import fake_session
-
-    return fake_session()
+    (tmp_path / "temporary").mkdir()
+    with open_project(tmp_path / "temporary") as project, StudioClient(project, temporary=True) as client:
+        yield client

@@ -4,9 +4,9 @@ import logging
 from typing import Any
 
 import pytest
-from helpers.web_client import PageClient, encode_image, make_client, picture, post_in_part
+from helpers.studio_client import BASE_URL, HEADERS, StudioClient, testclient
+from helpers.web_client import encode_image, picture, post_in_part
 
-from transformatcher.inference.matcher import Matcher
 from transformatcher.web.errors import RequestError, error_response
 
 
@@ -16,28 +16,33 @@ def test_status_and_headers():
     assert error_response(MemoryError()).status_code == 507
 
 
-def test_unexpected_errors(matcher: Matcher, monkeypatch: pytest.MonkeyPatch):
-    with make_client(matcher, raise_server_exceptions=False) as client:
-        page = PageClient(client)
-        monkeypatch.setattr(matcher, "encode", lambda _: 1 / 0)
-        assert "The server failed" in page.upload(encode_image(picture()), status=500)["error"]
+def test_unexpected_errors(studio: StudioClient, monkeypatch: pytest.MonkeyPatch):
+    client = testclient.TestClient(studio.app, base_url=BASE_URL, headers=HEADERS, raise_server_exceptions=False)
+    monkeypatch.setattr(studio.project, "undo", lambda: 1 / 0)
+    response = client.post("/api/undo")
+    assert response.status_code == 500
+    assert "The server failed" in response.json()["error"]
+    assert response.headers["x-content-type-options"] == "nosniff"
 
-        def out_of_memory(_: Any) -> None:
-            raise RuntimeError("CUDA out of memory")
+    def out_of_memory() -> Any:
+        raise RuntimeError("CUDA out of memory")
 
-        monkeypatch.setattr(matcher, "encode", out_of_memory)
-        assert "out of memory" in page.upload(encode_image(picture()), status=507)["error"]
+    monkeypatch.setattr(studio.project, "undo", out_of_memory)
+    response = client.post("/api/undo")
+    assert response.status_code == 507
+    assert "out of memory" in response.json()["error"]
 
 
 DISCONNECT = {"type": "http.disconnect"}
 
 
-@pytest.mark.parametrize("path", ["/photos?role=target", "/coco", "/points"])
-def test_a_client_that_leaves_during_an_upload(page: PageClient, path: str, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("path", ["/photos", "/import", "/categories"])
+def test_a_client_that_leaves_during_an_upload(temporary: StudioClient, path: str, caplog: pytest.LogCaptureFixture):
     """The application answers nobody and raises nothing, so the server prints no traceback."""
     with caplog.at_level(logging.WARNING):
-        status, _ = post_in_part(page, path, {"type": "http.request", "body": b"a", "more_body": True}, DISCONNECT)
-    assert status in (400, 499)
+        for _ in range(12):  # more than the queue has slots
+            message = {"type": "http.request", "body": b"a", "more_body": True}
+            status, _ = post_in_part(temporary.app, path, message, DISCONNECT)
+            assert status in (400, 499)
     assert caplog.records == []
-    page.request("GET", "")  # the queue's slot is free again
-    page.upload(encode_image(picture()))
+    temporary.post("/photos?name=a.png", content=encode_image(picture()), status=201)

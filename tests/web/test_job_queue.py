@@ -1,11 +1,12 @@
 """Jobs run one after another; a full queue refuses."""
 
 import threading
+from typing import Any
 
 import pytest
-from helpers.web_client import PageClient, encode_image, make_client, picture
+from helpers.studio_client import StudioClient
+from helpers.web_client import encode_image, picture
 
-from transformatcher.inference.matcher import Matcher
 from transformatcher.web.errors import RequestError
 from transformatcher.web.job_queue import JobQueue
 
@@ -22,31 +23,45 @@ def test_results_and_errors_come_back():
     jobs.close()
 
 
-def test_a_full_queue_refuses_photos(matcher: Matcher):
-    jobs = JobQueue(threads=1, waiting=0)
+def full(jobs: JobQueue) -> tuple[threading.Thread, threading.Event]:
+    """Keep the only thread of a queue busy, until the event."""
     started, finish = threading.Event(), threading.Event()
 
     def job() -> None:
         started.set()
         finish.wait(10)
 
-    with make_client(matcher, jobs=jobs) as client:
-        page = PageClient(client)
-        busy = threading.Thread(target=jobs.run, args=(job,))
-        busy.start()
-        assert started.wait(10)
-        response = client.post(f"{page.root}/photos?role=source", content=encode_image(picture()))
-        assert response.status_code == 503
-        assert response.headers["retry-after"] == "2"
-        assert "busy with other photos" in response.json()["error"]
-        page.request("POST", "/examples", 503)
-        page.request("GET", "")  # light requests are still served
-        finish.set()
-        busy.join()
-        page.upload(encode_image(picture()), "source")
+    busy = threading.Thread(target=jobs.run, args=(job,))
+    busy.start()
+    assert started.wait(10)
+    return busy, finish
 
 
-def test_a_full_queue_refuses_annotation_files(matcher: Matcher):
-    jobs = JobQueue(threads=1, waiting=0)
-    with make_client(matcher, jobs=jobs) as client, jobs.slot():
-        assert "busy" in PageClient(client).request("POST", "/coco", 503, content=b"{}")["error"]
+def test_a_full_queue_refuses_files(temporary: StudioClient):
+    services: Any = temporary.app.app.state.studio  # type: ignore[attr-defined]
+    services.jobs = JobQueue(threads=1, waiting=0)
+    busy, finish = full(services.jobs)
+    response = temporary.client.post("/api/photos?name=a.png", content=encode_image(picture()))
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "2"
+    assert "busy with other photos" in response.json()["error"]
+    temporary.post("/import", content=b"{}", status=503)
+    temporary.get("/project")  # light requests are still served
+    finish.set()
+    busy.join()
+    temporary.post("/photos?name=a.png", content=encode_image(picture()), status=201)
+
+
+def test_too_many_pictures_at_once(studio: StudioClient):
+    pictures: Any = studio.app.app.state.studio.pictures  # type: ignore[attr-defined]
+    pictures._decoders = JobQueue(threads=1, waiting=0)
+    photo = studio.photo_ids()["in/the-last.png"]
+    studio.get(f"/photos/{photo}/thumbnail")
+    busy, finish = full(pictures._decoders)
+    assert "busy" in studio.error("GET", f"/photos/{photo}/image", 503)
+    studio.get(f"/photos/{photo}/thumbnail")  # it was made before
+    studio.get(f"/photos/{studio.photo_ids()['0.jpg']}/image")  # nothing has to be made of it
+    finish.set()
+    busy.join()
+    studio.get(f"/photos/{photo}/image")
+    assert studio.get("/project")["counts"]["failed"] == 0

@@ -2,15 +2,14 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from helpers.web_client import PageClient, encode_image, make_client, picture, png_header
+from helpers.studio_client import StudioClient, open_project
+from helpers.web_client import encode_image, picture, png_header
 from PIL import Image
 
-from transformatcher.inference.matcher import Matcher
-from transformatcher.web.session import Limits
+from transformatcher.web.uploads import Limits, read_upload
 
 
 @pytest.mark.parametrize(
@@ -25,53 +24,76 @@ from transformatcher.web.session import Limits
         (b"II*\x00" + bytes(64), "photo.png: "),
     ],
 )
-def test_garbage(client: Any, data: bytes, message: str):
-    assert message in PageClient(client).upload(data, status=422)["error"]
+def test_garbage(temporary: StudioClient, data: bytes, message: str):
+    assert message in temporary.error("POST", "/photos?name=photo.png", 422, content=data)
+    assert temporary.get("/photos")["photos"] == []
+    assert list(temporary.project.folder.glob("photo*")) == []
 
 
 @pytest.mark.parametrize("size", [(60_000, 60_000), (11_000, 9_000), (8_000, 7_000)])
-def test_a_decompression_bomb_is_refused_by_its_header(client: Any, size: tuple[int, int]):
-    assert "the limit is 50 million pixels" in PageClient(client).upload(png_header(*size), status=413)["error"]
+def test_a_decompression_bomb_is_refused_by_its_header(temporary: StudioClient, size: tuple[int, int]):
+    message = temporary.error("POST", "/photos?name=a.png", 413, content=png_header(*size))
+    assert "the limit is 50 million pixels" in message
 
 
-def test_limits(matcher: Matcher):
+def test_limits(tmp_path: Path):
     data = encode_image(picture())
-    with make_client(matcher, Limits(upload_bytes=len(data), pixels=200 * 120, photos=2)) as client:
-        page = PageClient(client)
-        page.upload(data, "source")
-        assert page.upload(data + b"x", status=413)["error"].startswith("The file is too large: the limit is 0.0")
-        assert "201 × 120" in page.upload(png_header(201, 120), status=413)["error"]
-        page.upload(data)
-        assert "at most 2 photos" in page.upload(data, status=422)["error"]
+    limits = Limits(upload_bytes=len(data), pixels=200 * 120, photos=3, total_bytes=2 * len(data) + 10)
+    with open_project(tmp_path) as project, StudioClient(project, temporary=True, limits=limits) as client:
+
+        def upload(content: bytes, status: int = 413) -> str:
+            answer = client.post("/photos?name=a.png", content=content, status=status)
+            return str(answer.get("error"))
+
+        upload(data, 201)
+        assert upload(data + b"x").startswith("The file is too large: the limit is 0.0")
+        assert "201 × 120" in upload(png_header(201, 120))
+        upload(data, 201)
+        assert "of photos here; for more: transformatcher annotate FOLDER" in upload(data)
+        upload(encode_image(np.zeros((1, 1, 3), np.uint8), "JPEG", quality=1)[:10], 422)
+        client.project.folder.joinpath("a.png").write_bytes(b"")  # room for more
+        client.post("/scan")
+        upload(data, 201)
+        assert upload(encode_image(np.zeros((9, 9, 3), np.uint8))).startswith("No more than 3 photos here")
 
 
-def test_photos_are_rotated_and_large_ones_stored_small(client: Any):
-    page = PageClient(client)
+def test_photos_are_rotated(temporary: StudioClient):
     exif = Image.Exif()
     exif[0x0112] = 6
     data = encode_image(np.zeros((1000, 3000, 3), np.uint8), "JPEG", exif=exif)
-    state = page.upload(data, "source", "rotated.jpg")
-    assert (state["photos"][0]["width"], state["photos"][0]["height"]) == (1000, 3000)
-    shown = page.request("GET", f"/photos/{state['source']}/image")
-    with Image.open(io.BytesIO(shown.content)) as image:
-        assert max(image.size) == 1280
-    state = page.add_point(999, 2999)  # pixels of the original
-    assert (state["points"][0]["x"], state["points"][0]["y"]) == (999, 2999)
+    photo = temporary.post("/photos?name=rotated.jpg", content=data, status=201)["photo"]
+    assert (photo["width"], photo["height"]) == (1000, 3000)
+    with Image.open(io.BytesIO(temporary.get(f"/photos/{photo['id']}/image").content)) as image:
+        assert image.height == 2560
+    upload = read_upload(data, "rotated.jpg", 10_000_000)
+    assert upload.size == (3000, 1000)
+    assert upload.pixels.shape == (1280, 427, 3)
 
 
 @pytest.mark.parametrize(
     ("name", "shown"),
-    [("../../etc/passwd", "passwd"), ("C:\\photos\\a.png", "a.png"), ("a\x00\u202eb.png", "ab.png"), ("", "photo")],
+    [
+        ("../../etc/passwd", "passwd.png"),
+        ("C:\\photos\\a.png", "a.png"),
+        ("a\x00\u202eb.png", "ab.png"),
+        ("/", "photo.png"),
+    ],
 )
-def test_names_have_no_folders_and_no_control_characters(client: Any, name: str, shown: str):
-    assert PageClient(client).upload(encode_image(picture()), name=name)["photos"][0]["name"] == shown
+def test_names_have_no_folders_and_no_control_characters(temporary: StudioClient, name: str, shown: str):
+    photo = temporary.post("/photos", content=encode_image(picture()), params={"name": name}, status=201)["photo"]
+    assert photo["path"] == shown
 
 
-def test_nothing_is_written_to_disk(page: PageClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_nothing_is_written_outside_the_folder(
+    temporary: StudioClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
     noise = np.random.default_rng(0).integers(0, 255, (900, 900, 3), dtype=np.uint8)
-    page.upload(encode_image(noise))  # more than a form parser would keep in memory
-    page.add_point(9, 9)
-    page.request("GET", "/coco")
-    assert list(tmp_path.iterdir()) == []
+    data = encode_image(noise)  # more than a form parser would keep in memory
+    photo = temporary.post("/photos?name=a.png", content=data, status=201)["photo"]
+    temporary.get(f"/photos/{photo['id']}/thumbnail")
+    temporary.get("/export?format=coco")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "temporary"}

@@ -1,25 +1,25 @@
-"""``transformatcher serve``: a page in the browser to match, correct and export keypoints."""
+"""``transformatcher serve``: the studio on a temporary project, to try it."""
 
 import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from transformatcher.cli.model_args import add_model, add_run, load_matcher
+from transformatcher.cli.page import add_page, check_packages, open_page
 from transformatcher.cli.parser import examples, number
-from transformatcher.errors import missing_package
+
+CACHE_BYTES = 500_000_000  # of features, in the temporary folder: those of about a hundred photos
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.description = (
-        "Open a page in the browser: mark points on one photo, correct them on the others, export all as COCO "
-        "keypoints. It runs until Ctrl-C."
+        "Open the studio in the browser without a folder: drop photos there, or take the example photos; mark the "
+        "keypoints of one, have those of the others predicted, export all. Photos and marks are kept only until Ctrl-C "
+        "stops it; transformatcher annotate FOLDER keeps them."
     )
-    parser.epilog = examples("serve", "serve --port 0 --no-browser", "serve --host 0.0.0.0 --max-sessions 20")
-    page = parser.add_argument_group("page")
-    page.add_argument(
-        "--host", default="127.0.0.1", help="address to listen at; 0.0.0.0 lets other machines in (%(default)s)"
-    )
-    page.add_argument("--port", type=number(int, 0, 65535), default=8000, help="0 takes any free port (%(default)s)")
-    page.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.epilog = examples("serve", "serve --port 0 --no-browser", "serve --host 0.0.0.0 --max-upload-mb 5")
+    page = add_page(parser)
     page.add_argument(
         "--max-upload-mb", type=number(int, 1, 10_000), default=20, metavar="MB", help="largest file (%(default)s)"
     )
@@ -30,28 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="largest photo, width × height (%(default)s)",
     )
-    page.add_argument(
-        "--max-sessions",
-        type=number(int, 1, 10_000),
-        default=4,
-        metavar="N",
-        help="open pages whose photos are kept; the least recently used goes first (%(default)s)",
-    )
-    add_model(parser)
+    add_model(parser, try_mirrored=True)
     add_run(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the page until interrupted."""
-    try:
-        from transformatcher.web.server import serve
-        from transformatcher.web.session import Limits
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("transformatcher"):
-            raise
-        raise missing_package("the page", error.name or "fastapi", "serve") from error
-    limits = Limits(upload_bytes=args.max_upload_mb * 1_000_000, pixels=args.max_pixels, sessions=args.max_sessions)
-    matcher, description = load_matcher(args)
-    print(f"matching with {description}", flush=True)
-    serve(matcher, args.host, args.port, limits, browser=not args.no_browser)
+    """Serve the page until interrupted; the photos are in a temporary folder meanwhile."""
+    check_packages()
+    from transformatcher.annotation.project import Project
+    from transformatcher.web.uploads import Limits
+
+    limits = Limits(upload_bytes=args.max_upload_mb * 1_000_000, pixels=args.max_pixels)
+    loaded = load_matcher(args)  # first, so that nothing is left behind if it is interrupted
+    with TemporaryDirectory(prefix="transformatcher-", ignore_cleanup_errors=True) as folder:
+        photos = Path(folder) / "photos"  # exported files are called after it
+        photos.mkdir()
+        with Project(photos) as project:
+            open_page(project, loaded, args, temporary=True, limits=limits, cache_bytes=CACHE_BYTES)
     return 0

@@ -1,1 +1,1 @@
-"""The page, and the small server behind it: photos in a browser → points on all of them, and a COCO file."""
+"""Servers: the studio, a page on a folder of photos and its project; and predictions for Label Studio."""

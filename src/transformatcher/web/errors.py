@@ -44,7 +44,7 @@ def error_response(error: Exception) -> JSONResponse:
         case ClientDisconnect():
             status, message = CLIENT_LEFT, "The client closed the connection."
         case _ if isinstance(error, MemoryError) or "memory" in str(error):
-            status, message = 507, "The server ran out of memory; remove a photo or use smaller ones."
+            status, message = 507, "The server ran out of memory; use smaller photos."
         case _:
             status, message = 500, "The server failed; see the error in its terminal."
     return JSONResponse({"error": message}, status, headers=headers)

@@ -10,6 +10,8 @@ from transformatcher.web.errors import RequestError
 
 T = TypeVar("T")
 
+BUSY = "The server is busy with other photos; try again in a moment."
+
 
 class JobQueue:
     """Runs jobs in the order they come.
@@ -20,7 +22,7 @@ class JobQueue:
     """
 
     def __init__(self, threads: int = 1, waiting: int = 8) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="matching")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="jobs")
         self._slots = BoundedSemaphore(threads + waiting)
 
     @contextmanager
@@ -33,7 +35,7 @@ class JobQueue:
             RequestError: 503 if the queue is full.
         """
         if not self._slots.acquire(blocking=False):
-            raise RequestError(503, "The server is busy with other photos; try again in a moment.")
+            raise RequestError(503, BUSY)
         try:
             yield lambda job: self._pool.submit(job).result()
         finally:

@@ -1,11 +1,18 @@
-"""A request → the application, unless it comes from another site, names another host, is too large or too slow."""
+"""A request → the application, unless it comes from another site, names another host, is too large or too slow.
+
+A server that other machines can reach may ask for a token, too.
+"""
 
 import asyncio
+import hashlib
 import ipaddress
+import secrets
 import socket
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transformatcher.web.errors import RequestError, error_response
@@ -15,7 +22,7 @@ CSRF_HEADER = "x-transformatcher"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 ALL_INTERFACES = frozenset({"0.0.0.0", "::", ""})
 FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
-MAX_COCO_BYTES = 4_000_000  # of an annotation file: parsed, it takes about twenty times as much memory
+MAX_IMPORT_BYTES = 20_000_000  # of an annotation file of one's own; the command line takes larger ones
 MAX_JSON_BYTES = 64_000  # of any other body that is not a photo
 UPLOAD_GRACE_S = 5.0  # a body must arrive within this time …
 MIN_UPLOAD_RATE = 50_000  # … plus its size at so many bytes a second
@@ -41,11 +48,24 @@ class SecurityMiddleware:
         app: the application inside.
         host: the host that the server is bound to; requests that name another are refused.
         max_upload_bytes: size limit of a photo.
+        max_import_bytes: size limit of an annotation file.
+        token: what a client must know; it is given in the page's address once, ``/?token=…``, and is a cookie then.
+            None: everybody who reaches the server may use it.
     """
 
-    def __init__(self, app: ASGIApp, host: str, max_upload_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        max_upload_bytes: int,
+        max_import_bytes: int = MAX_IMPORT_BYTES,
+        token: str | None = None,
+    ) -> None:
         self.app = app
-        self.max_upload_bytes = max_upload_bytes
+        self.max_upload_bytes, self.max_import_bytes = max_upload_bytes, max_import_bytes
+        self.token = token
+        # Cookies do not know ports: two servers on one machine must not overwrite each other's.
+        self.cookie = f"transformatcher-{hashlib.sha256((token or '').encode()).hexdigest()[:8]}"
         self.all_interfaces = host in ALL_INTERFACES
         self.allowed_hosts = LOCAL_HOSTS | {host.lower().strip("[]")}
         if self.all_interfaces:
@@ -58,20 +78,42 @@ class SecurityMiddleware:
                 await self.app(scope, receive, send)
             return
 
+        method, path, request_headers = scope["method"], scope["path"], Headers(scope=scope)
+        brings_token = self.token is not None and path == "/" and self.is_token(QueryParams(scope["query_string"]))
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
-                headers.setdefault("Cache-Control", "no-store" if scope["path"].startswith("/api/") else "no-cache")
+                headers.setdefault("Cache-Control", "no-store" if path.startswith("/api/") else "no-cache")
+                if brings_token:
+                    # No redirect to an address without the token: after a link on another site, the browser would not
+                    # send the cookie along. The page removes the token from its address by itself.
+                    headers.append("Set-Cookie", f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
         try:
-            self.check(scope["method"], scope["path"], Headers(scope=scope))
+            self.check(method, path, request_headers)
+            if not brings_token:
+                self.check_token(path, request_headers)
         except RequestError as error:
             # The connection stays open: a client that is still sending would lose the response if it were closed.
+            brings_token = False
             await error_response(error)(scope, receive, send_with_headers)
         else:
-            await self.app(scope, with_upload_deadline(receive), send_with_headers)
+            has_body = method not in ("GET", "HEAD")
+            await self.app(scope, with_upload_deadline(receive) if has_body else receive, send_with_headers)
+
+    def check_token(self, path: str, headers: Headers) -> None:
+        """Raise RequestError if a token is asked for and the request's cookie does not have it."""
+        if self.token is None or path.startswith("/static/") or path == "/api/health":
+            return
+        if not self.is_token(cookie_parser(headers.get("cookie", "")), self.cookie):
+            raise RequestError(401, "This server asks for a token: open the address that it has printed, with ?token=…")
+
+    def is_token(self, given: Mapping[str, str], key: str = "token") -> bool:
+        """Whether a client has given the token; the time that this takes does not tell how near it was."""
+        return self.token is not None and secrets.compare_digest(given.get(key, "").encode(), self.token.encode())
 
     def check(self, method: str, path: str, headers: Headers) -> None:
         """Raise RequestError if a request may come from another site, or its body is too large."""
@@ -85,8 +127,7 @@ class SecurityMiddleware:
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host.lower():
             raise RequestError(403, "Requests from other sites are refused.")
-        is_close_beacon = path.endswith("/close") and origin is not None  # a beacon cannot have extra headers
-        if CSRF_HEADER not in headers and not is_close_beacon:
+        if CSRF_HEADER not in headers:
             raise RequestError(403, f"Requests that change something need the header {CSRF_HEADER}.")
         if "transfer-encoding" in headers:
             raise RequestError(411, "The request must give its length (Content-Length).")
@@ -101,7 +142,9 @@ class SecurityMiddleware:
         """Size limit of the body of a request to ``path``."""
         if path.endswith("/photos"):
             return self.max_upload_bytes
-        return min(MAX_COCO_BYTES if path.endswith("/coco") else MAX_JSON_BYTES, self.max_upload_bytes)
+        if path.endswith("/import"):
+            return self.max_import_bytes
+        return MAX_JSON_BYTES
 
     def is_allowed_host(self, host: str) -> bool:
         """Whether a Host header (name and perhaps port) names this machine."""

@@ -2,6 +2,8 @@
 
 import io
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 
@@ -15,18 +17,27 @@ from transformatcher.schema import Size
 from transformatcher.web.errors import RequestError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # no others: for some, Pillow starts external programs
-STORED_SIDE = 1280  # longest side of the stored copy, in pixels; points stay in pixels of the original
+STORED_SIDE = 1280  # longest side of the pixels that are read, in pixels
 MAX_NAME_LENGTH = 120
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server that photos are uploaded to takes in."""
+
+    upload_bytes: int = 20_000_000
+    pixels: int = 50_000_000  # of a photo
+    photos: int = 500  # whoever has more has them in a folder, for ``transformatcher annotate``
+    total_bytes: int = 1_000_000_000  # of all photos
+    import_bytes: int = 4_000_000  # of an annotation file: parsed, it may take a hundred times as much memory
 
 
 @dataclass(frozen=True)
 class Upload:
     """A decoded photo, scaled down to ``STORED_SIDE``."""
 
-    name: str
     size: Size  # (h, w) of the original, after its EXIF orientation is applied
     pixels: UInt8[np.ndarray, "h w 3"]
-    jpeg: bytes  # the same pixels, for the page
 
 
 def read_upload(data: bytes, name: str, max_pixels: int) -> Upload:
@@ -36,7 +47,22 @@ def read_upload(data: bytes, name: str, max_pixels: int) -> Upload:
         RequestError: 413 if it has more than ``max_pixels`` pixels.
         InputError: if it cannot be decoded.
     """
-    name = clean_name(name)
+    with _decoded(data, clean_name(name), max_pixels) as image:
+        rgb = to_rgb(image)
+        size = (rgb.height, rgb.width)
+        rgb.thumbnail((STORED_SIDE, STORED_SIDE))
+        return Upload(size, np.array(rgb))
+
+
+def check_upload(data: bytes, name: str, max_pixels: int) -> None:
+    """Raise the errors of :func:`read_upload`; it takes a quarter of its memory."""
+    with _decoded(data, clean_name(name), max_pixels):
+        pass
+
+
+@contextmanager
+def _decoded(data: bytes, name: str, max_pixels: int) -> Iterator[Image.Image]:
+    """The upright photo."""
     if not data:
         raise InputError(f"{name}: the file is empty")
     try:
@@ -52,16 +78,11 @@ def read_upload(data: bytes, name: str, max_pixels: int) -> Upload:
         try:
             image.load()
             ImageOps.exif_transpose(image, in_place=True)  # in place: a copy of 50 million pixels takes 200 MB
-            rgb = to_rgb(image)
+            yield image
         except MemoryError:
             raise
         except Exception as error:  # Pillow's decoders may raise anything on damaged data
             raise InputError(f"{name}: the photo is damaged and cannot be decoded") from error
-        size = (rgb.height, rgb.width)
-        rgb.thumbnail((STORED_SIDE, STORED_SIDE))
-        buffer = io.BytesIO()
-        rgb.save(buffer, "JPEG", quality=88)
-        return Upload(name, size, np.array(rgb), buffer.getvalue())
 
 
 def clean_name(name: str) -> str:
@@ -69,13 +90,6 @@ def clean_name(name: str) -> str:
     base = PureWindowsPath(PurePosixPath(name).name).name  # browsers send no folders, other clients might
     shown = "".join(char for char in base if unicodedata.category(char)[0] != "C").strip()
     return shown[-MAX_NAME_LENGTH:] or "photo"
-
-
-def to_png(pixels: UInt8[np.ndarray, "h w 3"], alpha: UInt8[np.ndarray, "h w"]) -> bytes:
-    """Encode pixels and their opacity (0 to 255) as a PNG file."""
-    buffer = io.BytesIO()
-    Image.fromarray(np.dstack([pixels, alpha])).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
 
 
 def _too_many_pixels(name: str, number: str, limit: int) -> RequestError:

@@ -1,1 +1,1 @@
-"""The matcher with the interfaces of other libraries: kornia, RoMa, vismatch."""
+"""The matcher in the interfaces of libraries (kornia, RoMa, vismatch) and of annotation tools (CVAT, Label Studio)."""

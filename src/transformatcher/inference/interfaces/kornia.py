@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from transformatcher.coords import norm_to_px
 from transformatcher.errors import InputError
 from transformatcher.images import IMAGENET_MEAN, IMAGENET_STD
+from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.matcher import Matcher
-from transformatcher.inference.readout import TwoWayFlow, read_grid
+from transformatcher.inference.readout import PointMatches, TwoWayFlow, read_grid
 from transformatcher.schema import Size
 
 
@@ -33,7 +34,8 @@ class KorniaMatcher(nn.Module):
     def __init__(self, matcher: Matcher | None = None, threshold: float = 0.0) -> None:
         super().__init__()
         matcher = matcher or Matcher.from_pretrained(device="cpu")
-        self.model, self.config, self.calibration = matcher.model, matcher.config, matcher.calibration
+        self.model = matcher.model
+        self._matchers = {matcher.device: matcher}  # by device, as the module may be moved
         self.threshold = threshold
         self.eval()
 
@@ -45,7 +47,7 @@ class KorniaMatcher(nn.Module):
             data: ``image0`` and ``image1``, (b, c, h, w) in [0, 1], grey or RGB; the two may differ in size.
 
         Returns:
-            The cycle-consistent cells of the correlation grid: ``keypoints0``, ``keypoints1`` (n, 2), ``confidence``
+            The cycle-consistent cells of a grid over the object: ``keypoints0``, ``keypoints1`` (n, 2), ``confidence``
             (n,), and ``batch_indexes`` (n,), the pair that each match belongs to.
         """
         unknown = [key for key in ("mask0", "mask1", "features0", "features1") if key in data]
@@ -54,10 +56,9 @@ class KorniaMatcher(nn.Module):
         image0, image1 = _image(data, "image0"), _image(data, "image1")
         if len(image0) != len(image1):
             raise InputError(f"image0 and image1 must have the same batch size, got {len(image0)} and {len(image1)}")
-        src, trg = (_normalise(image, self.config.image_size) for image in (image0, image1))
-        flows = TwoWayFlow.of(self.model.readout, self.model.refine(*self.model.encode_pair(src, trg)))
-        cells = read_grid(flows, self.calibration)
-        kept = cells.cycle_consistent & (cells.confidence >= self.threshold)
+        src, trg = (_normalise(image, self._matcher.config.image_size) for image in (image0, image1))
+        cells, kept = self._match((src, image0), (trg, image1))
+        kept = kept & (cells.confidence >= self.threshold)
         trg_norm = cells.trg_norm.clamp(-1, 1)  # an expectation leaves the image only by rounding
         dtype = image0.dtype
         return {
@@ -66,6 +67,35 @@ class KorniaMatcher(nn.Module):
             "confidence": cells.confidence[kept].to(dtype),
             "batch_indexes": kept.nonzero()[:, 0],
         }
+
+    @property
+    def _matcher(self) -> Matcher:
+        """The matcher on the device that the module is on."""
+        device = next(self.model.parameters()).device
+        if device not in self._matchers:
+            one = next(iter(self._matchers.values()))
+            self._matchers[device] = Matcher(
+                self.model, one.config, str(device), one.calibration, try_mirrored=one.try_mirrored,
+                precision=one.precision,
+            )  # fmt: skip
+        return self._matchers[device]
+
+    def _match(self, src: tuple[Tensor, Tensor], trg: tuple[Tensor, Tensor]) -> tuple[PointMatches, Tensor]:
+        """Images of both sides, as the network takes them and as they are → matches of cells, and which to keep."""
+        matcher = self._matcher
+        network, calibration = matcher.network, matcher.calibration.one_pass
+        features = network.encode_pair(src[0], trg[0])
+        if matcher.coarse_to_fine is None:
+            cells = read_grid(TwoWayFlow.of(network.readout, network.refine(*features)), calibration)
+            return cells, cells.cycle_consistent
+        photos = [
+            [
+                EncodedPhoto(pixels, [f[row : row + 1] for f in layers])
+                for row, pixels in enumerate((images * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy())
+            ]
+            for layers, (_, images) in zip(features, (src, trg), strict=True)
+        ]
+        return matcher.coarse_to_fine.run(photos[0], photos[1]).read_object()
 
 
 def _image(data: Mapping[str, Tensor], key: str) -> Float[Tensor, "b 3 h w"]:
