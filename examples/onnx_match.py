@@ -2,6 +2,9 @@
 
 transformatcher export --out model.onnx
 python examples/onnx_match.py model.onnx cat_a.jpg cat_b.jpg 168,115 262,241
+
+The file holds one pass over whole photos, so the numbers are those of
+transformatcher match --set coarse_to_fine.passes=1.
 """
 
 import argparse

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from importlib.resources import as_file, files
 from importlib.util import find_spec
@@ -78,7 +79,7 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def check_server() -> str:
-    """The page is served, where its libraries are installed, and finds the points of the example photos."""
+    """The studio is served, where its libraries are installed, and finds the points of the example photos."""
     if find_spec("uvicorn") is None or find_spec("fastapi") is None:
         return "not checked, as the extra 'serve' is not installed"
     command = [sys.executable, "-m", "transformatcher", "serve", "--port", "0", "--no-browser"]
@@ -88,14 +89,17 @@ def check_server() -> str:
             address = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+(?=/)", line)))
             with urlopen(address) as page:
                 assert b"<html" in page.read()
-            with urlopen(Request(f"{address}/api/sessions", b"", HEADERS)) as answer:
-                session = json.load(answer)["session"]
-            with urlopen(Request(f"{address}/api/sessions/{session}/examples", b"", HEADERS)) as answer:
-                points = json.load(answer)["points"]
-            assert len(points) == 6, points
-            assert all(len(point["predictions"]) == 2 for point in points), points
+            with urlopen(Request(f"{address}/api/examples", b"", HEADERS)) as answer:
+                state = json.load(answer)
+            assert state["counts"]["marked"] == 1, state
+            end = time.monotonic() + 120
+            while state["counts"]["predicted"] < 2 and time.monotonic() < end:
+                with urlopen(f"{address}/api/changes?since={state['revision']}") as answer:
+                    state = json.load(answer)["project"]
+            assert state["counts"]["predicted"] == 2, state
         finally:
             server.terminate()
+            server.communicate()
     return "served"
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 from transformatcher.config import model_config
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
+from transformatcher.models.fused import precision
 
 DATA = Path(os.environ.get("TRANSFORMATCHER_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -41,6 +43,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def float32_by_default() -> Iterator[None]:
+    """Numbers are compared in float32 on every CPU; tests that mean bfloat16 ask for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision, "check_bfloat16", lambda: "tests compare numbers in float32")
+        yield
 
 
 class Patches(nn.Module):

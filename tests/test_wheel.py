@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -15,11 +16,13 @@ import numpy as np
 import pytest
 
 from transformatcher.inference.matcher import Matcher
+from transformatcher.models.fused.native import FILES
 
 pytest.importorskip("hatchling", reason="hatchling is not installed")
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS = "transformatcher/weights/model.safetensors"
+FUSED = "transformatcher/models/fused"
 LARGE = 5_000_000  # bytes: more than anything but the weights has
 PRIVATE = re.compile(
     r"(^|/)(\.git|\.env|\.venv|venv|out|runs|dist|__pycache__|\.hypothesis|\.coverage|[^/]*_cache|id_[a-z0-9]+)(/|$)"
@@ -51,7 +54,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
         "weights/config.json",
         "weights/calibration.json",
         "examples/cat_a.jpg",
-        "web/static/index.html",
+        "web/studio/static/index.html",
+        "web/studio/static/app.js",
+        "web/studio/static/style.css",
         "evaluation/analysis/templates/page.html.jinja",
         "evaluation/analysis/templates/blocks.html.jinja",
         "py.typed",
@@ -59,6 +64,22 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert {f"transformatcher/{name}" for name in needed} <= sizes.keys()
     assert [name for name, size in sizes.items() if size > LARGE] == [WEIGHTS]
     assert [name for name in sizes if PRIVATE.search(name)] == []
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_library_in_c_is_for_any_python_of_this_system(wheel: Path):
+    assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    assert not wheel.name.endswith("-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if "libpasses" in name] == [f"{FUSED}/{FILES[sys.platform]}"]
+
+
+def test_a_wheel_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    wheel = built(tmp_path, "wheel")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if "libpasses" in name]
 
 
 def test_the_source_archive_makes_the_same_wheel(wheel: Path, tmp_path: Path):

@@ -9,13 +9,14 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Ellipse, Rectangle
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from transformatcher import Matcher
-from transformatcher.coords import rescale_px
+from transformatcher.coords import norm_to_px, rescale_px
 from transformatcher.evaluation.analysis.attention_figure import attention_maps, draw_attention
 from transformatcher.evaluation.metrics import (
     PCK_THRESHOLDS,
@@ -26,7 +27,18 @@ from transformatcher.evaluation.metrics import (
     reference_length,
 )
 from transformatcher.images import read_image
+from transformatcher.inference.crops import CropFrame
 from transformatcher.inference.matched_pair import MatchedPair
+from transformatcher.viz.canvas import (
+    GAP,
+    QUALITATIVE,
+    Canvas,
+    Entry,
+    draw_mark,
+    figure_width,
+    legend_height,
+    mark_sample,
+)
 from transformatcher.viz.pictures import draw_warp, save_figure
 from transformatcher.viz.plots import plot_ablation
 from transformatcher.viz.warp import thin_plate_warp
@@ -44,12 +56,14 @@ def main(out: Path) -> None:
     """Write all pictures."""
     named = json.loads((EXAMPLES / "cat_a.json").read_text(encoding="utf-8"))
     matcher = Matcher.from_pretrained(device="cpu")
-    pair = next(matcher.pairs(EXAMPLES / "cat_a.jpg", [EXAMPLES / "cat_b.jpg"]))
-    points = pair.points(list(named.values()))
+    cats = EXAMPLES / "cat_a.jpg", EXAMPLES / "cat_b.jpg"
+    points = matcher.match(*cats, list(named.values()))
     points.draw(out / "demo.png", point_names=list(named))
+    points.pair.draw_heatmap(named["forehead"], out / "tutorial-heat.webp", "forehead")
+    pair = next(matcher.pairs(cats[0], [cats[1]]))  # without points
     pair.draw_flow(out / "tutorial-flow.webp")
-    pair.draw_heatmap(named["forehead"], out / "tutorial-heat.webp", "forehead")
     save_figure(warped(pair), out / "tutorial-warp.webp")
+    save_figure(coarse_to_fine(matcher, np.array(list(named.values()))), out / "coarse-to-fine.webp")
     maps = attention_maps(matcher.model, pair.src.pixels, pair.trg.pixels, matcher.config.image_size)
     save_figure(draw_attention(pair.src.pixels, pair.trg.pixels, maps), out / "attention.webp")
     save_figure(thresholds(pair.trg.pixels, points.keypoints1), out / "pck-thresholds.webp")
@@ -67,6 +81,55 @@ def warped(pair: MatchedPair) -> Figure:
     ends = matches.keypoints0[matches.reliable], matches.keypoints1[matches.reliable]
     pixels, mask = thin_plate_warp(pair.src.pixels, *ends, pair.trg.size, smoothing=0.05, margin=0.2)
     return draw_warp(pair.src.pixels, pair.trg.pixels, pixels, mask, names=pair.names)
+
+
+def coarse_to_fine(matcher: Matcher, points: np.ndarray) -> Figure:
+    """Small objects: whole photos with the crops of the second pass, and these crops with what each pass finds."""
+    src, shrink, src_corner = _small(read_image(EXAMPLES / "cat_a.jpg"), (0.5, 0.5))
+    trg, _, trg_corner = _small(read_image(EXAMPLES / "cat_b.jpg"), (0.8, 0.7))
+    points, truth = points * shrink + src_corner, TRUTH * shrink + trg_corner
+    matches = matcher.match(src, trg, points)
+    assert matches.pair.passes is not None
+    last = matches.pair.passes.last
+    once = Matcher.from_pretrained(device="cpu", settings={"coarse_to_fine.passes": 1})
+    first = once.match(src, trg, points).keypoints1
+    boxes = [_box_px(last.src_frame, src.shape[:2]), _box_px(last.trg_frame, trg.shape[:2])]
+    crops = [photo[y0:y1, x0:x1] for photo, (x0, y0, x1, y1) in zip((src, trg), boxes, strict=True)]
+    errors = [float(np.linalg.norm(found - truth, axis=1).mean()) for found in (first, matches.keypoints1)]
+    entries = [
+        Entry("crop of the second pass", {"linestyle": "solid", "color": LENGTH, "linewidth": 2}),
+        Entry("source points, and where they are (annotated)", mark_sample("D", "white", markersize=6)),
+        Entry(f"one pass: {errors[0]:.0f} pixels off, on average", mark_sample("X", "white")),
+        Entry(f"two passes: {errors[1]:.0f} pixels off", mark_sample("o", "white")),
+    ]
+    photos = [src, trg, *crops]
+    strip = legend_height(entries, figure_width(photos)) + 2 * GAP
+    canvas = Canvas(["source", "target", "crop of the source", "crop of the target"], photos, strip=strip)
+    for axis, (x0, y0, x1, y1) in zip(canvas.axes[:2], boxes, strict=True):
+        axis.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, color=LENGTH, lw=2))
+    for row, colour in zip(range(len(points)), QUALITATIVE, strict=False):
+        draw_mark(canvas.axes[2], points[row] - boxes[0][:2], colour, diameter=7.0, shape="D")
+        for found, shape in ((truth, "D"), (first, "X"), (matches.keypoints1, "o")):
+            draw_mark(canvas.axes[3], found[row] - boxes[1][:2], colour, diameter=7.0, shape=shape)
+    canvas.legend(entries, top=GAP)
+    return canvas.figure
+
+
+def _small(photo: np.ndarray, at: tuple[float, float], shrink: float = 0.4) -> tuple[np.ndarray, float, np.ndarray]:
+    """A photo pasted, smaller, into a blurred copy of itself; the factor, and the corner it was pasted to."""
+    h, w = photo.shape[:2]
+    picture = Image.fromarray(photo)
+    small = picture.resize((round(w * shrink), round(h * shrink)), Image.Resampling.LANCZOS)
+    corner = round(at[0] * (w - small.width)), round(at[1] * (h - small.height))
+    canvas = picture.filter(ImageFilter.GaussianBlur(40))
+    canvas.paste(small, corner)
+    return np.asarray(canvas), shrink, np.array(corner)
+
+
+def _box_px(frame: CropFrame, size: tuple[int, int]) -> np.ndarray:
+    """Left, top, right and bottom of a crop, in whole pixels of its photo."""
+    corners = torch.stack([frame.centre[0] - frame.half[0], frame.centre[0] + frame.half[0]])
+    return norm_to_px(corners.double().numpy(), size).round().astype(int).ravel()
 
 
 def thresholds(photo: np.ndarray, predicted: np.ndarray) -> Figure:

@@ -117,6 +117,7 @@ def config_page() -> str:
         ("model.match2match", config.Match2MatchConfig),
         ("model.nc4d", config.NC4DConfig),
         ("model.cats", config.CATsConfig),
+        ("model.coarse_to_fine", config.CoarseToFineConfig),
         ("data", config.DataConfig),
         ("A source of pairs, in `data.train` and `data.validate`", config.PairSource),
         ("train", config.TrainConfig),

@@ -27,6 +27,16 @@ class TestPictures:
         with pytest.raises(InputError):
             check_picture(name)
 
+    def test_photos_are_not_replaced(self, tmp_path: Path):
+        photo, folder = tmp_path / "a.jpg", tmp_path / "photos"
+        photo.touch()
+        folder.mkdir()
+        with pytest.raises(InputError, match=r"a\.jpg: one of the photos, which would be lost"):
+            picture_names("--out", str(photo), "b.jpg", [str(photo)])
+        with pytest.raises(InputError, match=r"sheet\.png: lies among the photos of"):
+            check_picture(str(folder / "sub" / "sheet.png"), [str(folder)])
+        check_picture(str(tmp_path / "sheet.png"), [str(photo), str(folder)])
+
     def test_a_folder_that_cannot_be_written_to(self, tmp_path: Path):
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match="is not a folder that can be written to"):

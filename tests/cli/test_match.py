@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 from conftest import write_image
 from helpers.command import run
+from helpers.propagation import POINTS, make_photo
+from helpers.two_passes import two_pass_matcher
+from PIL import ImageOps
+
+from transformatcher.cli import match as module
 
 
 def test_json_and_picture(spair_root: Path, tmp_path: Path, raw, capsys):
@@ -70,6 +75,60 @@ def test_several_targets(spair_root: Path, tmp_path: Path, raw, capsys):
     printed = capsys.readouterr().out
     assert "2 points of a.jpg on b.jpg" in printed
     assert "2 points of a.jpg on b.png" in printed
+
+
+@pytest.fixture
+def mirrored_pair(tmp_path: Path) -> list[Path]:
+    """A photo and its mirror image."""
+    photo, paths = make_photo(0), [tmp_path / "left.png", tmp_path / "right.png"]
+    photo.save(paths[0])
+    ImageOps.mirror(photo).save(paths[1])
+    return paths
+
+
+KEYPOINTS = ["--keypoints", ";".join(f"{x},{y}" for x, y in POINTS.values())]
+
+
+def test_what_the_pair_shows_is_in_the_json(mirrored_pair, raw, capsys, monkeypatch):
+    photo, mirror = mirrored_pair
+    assert run("match", photo, photo, *KEYPOINTS, "--json", *raw) == 0
+    once = json.loads(capsys.readouterr().out)
+    assert (once["same_kind"], once["mirrored"]) == (None, False)  # matched once, it does not tell
+    monkeypatch.setattr(module, "load_matcher", lambda _args: (two_pass_matcher(same_kind_logit=-2.0), "a model"))
+    assert run("match", photo, photo, mirror, *KEYPOINTS, "--json") == 0
+    same, other_way = json.loads(capsys.readouterr().out)
+    assert (same["same_kind"], same["mirrored"]) == (0.119, False)
+    assert (other_way["same_kind"], other_way["mirrored"]) == (0.119, True)
+
+
+def test_what_the_pair_shows_is_said_below_the_table(mirrored_pair, capsys, monkeypatch):
+    photo, mirror = mirrored_pair
+    mirrored = "mirrored: the objects face opposite ways, so the mirror image of left.png was matched; left and right"
+    other = "left.png and {} probably do not show the same kind of thing: the probability that they do is 0.12"
+    for logit, target, expected in (
+        (2.0, photo, []),
+        (2.0, mirror, [mirrored]),
+        (-2.0, photo, [other.format("left.png")]),
+        (-2.0, mirror, [mirrored, other.format("right.png")]),
+    ):
+        matcher = two_pass_matcher(same_kind_logit=logit)
+        monkeypatch.setattr(module, "load_matcher", lambda _args, matcher=matcher: (matcher, "a model"))
+        assert run("match", photo, target, *KEYPOINTS) == 0
+        below = capsys.readouterr().out.split("┘\n")[1].splitlines()
+        assert len(below) == len(expected)
+        assert all(line.startswith(start) for line, start in zip(below, expected, strict=True))
+
+
+def test_no_table_without_a_match(mirrored_pair, tmp_path: Path, capsys, monkeypatch):
+    matcher = two_pass_matcher(confidence_logit=-2.0)
+    monkeypatch.setattr(module, "load_matcher", lambda _args: (matcher, "a model"))
+    photo = mirrored_pair[0]
+    assert run("match", photo, photo, "--out", tmp_path / "p.png") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("no point of left.png has a match on left.png; with --keypoints, ")
+    assert "│" not in printed
+    assert run("match", photo, photo, *KEYPOINTS) == 0
+    assert "no match (" in capsys.readouterr().out  # points that are asked for are always listed
 
 
 def test_many_points_are_no_file_name(spair_root: Path, raw, capsys):

@@ -5,8 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.command import run
-from PIL import Image
+from helpers.propagation import POINTS, make_photo
+from helpers.two_passes import two_pass_matcher
+from PIL import Image, ImageOps
 
+from transformatcher.cli import warp as module
 from transformatcher.data.synthetic import synthetic_pair
 
 
@@ -30,6 +33,19 @@ def test_through_all_confident_matches(tmp_path: Path, raw, capsys):
     finer = [*raw, "--set", "image_size=[128, 128]", "--set", "stages=[2]", "--set", "temperature=0.002"]
     assert run("warp", *[tmp_path / "photo.png"] * 2, "--out", tmp_path / "out", *finer) == 0
     assert "photo.png warped onto photo.png through" in capsys.readouterr().out
+
+
+def test_a_mirrored_pair_is_named(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "load_matcher", lambda _args: (two_pass_matcher(same_kind_logit=-2.0), "a model"))
+    make_photo(0).save(tmp_path / "left.png")
+    ImageOps.mirror(make_photo(0)).save(tmp_path / "right.png")
+    points = ";".join(f"{x},{y}" for x, y in POINTS.values())
+    photos = [tmp_path / "left.png", tmp_path / "right.png"]
+    assert run("warp", *photos, "--keypoints", points, "--out", tmp_path / "out") == 0
+    warped, mirrored, other_kind, *_ = capsys.readouterr().out.splitlines()
+    assert warped == "left.png warped onto right.png through 3 matches"
+    assert mirrored.startswith("mirrored: the objects face opposite ways")
+    assert other_kind.endswith("the probability that they do is 0.12")
 
 
 @pytest.mark.parametrize(

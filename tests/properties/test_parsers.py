@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from conftest import SPAIR_NOTE
+from helpers.calibration import fine_calibration
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -37,6 +39,7 @@ from transformatcher.errors import InputError
 from transformatcher.evaluation.predict import read_predictions
 from transformatcher.evaluation.scores import parse_alphas, parse_frame, score
 from transformatcher.inference.calibration import load_calibration
+from transformatcher.inference.cues import PAIR_CUES, POINT_CUES, PairCues, PointCues
 from transformatcher.models.weights_io import read_safetensors
 from transformatcher.run_folder import flatten
 from transformatcher.schema import ImagePair
@@ -464,19 +467,21 @@ def test_alphas(given_alphas):
 @example(dumped([1, 2, 3, 0.1, "img", "x"]))
 @example(dumped("abcdef"))
 @example(dumped([0, 0, 2**63]))
-@example(
-    dumped({"bias": "x", "sharpness": 1, "consistency": 1, "alpha": 0.1, "pck_threshold": "img", "fitted_on": "x"})
-)
-@example(
-    dumped({"bias": 1, "sharpness": 1, "consistency": HUGE, "alpha": 0.1, "pck_threshold": "img", "fitted_on": "x"})
-)
+@example(dumped({"one_pass": {"bias": "x", "sharpness": 1, "consistency": 1}}))
+@example(dumped({"one_pass": {"bias": 1, "sharpness": 1, "consistency": HUGE}}))
+@example(dumped({"coarse_to_fine": {"right_weights": {"bias": HUGE}, "same_kind_weights": {"bias": 0.0}}}))
+@example(dumped({"coarse_to_fine": asdict(fine_calibration({"gap": 1e6}, {"bias": -1e6}))}))
+@example(dumped({"coarse_to_fine": asdict(fine_calibration()) | {"right_weights": {"gap": 1e300}}}))
 def test_calibrations(content):
     with folder() as root, one_sentence():
         (root / "calibration.json").write_bytes(content)
-        calibration = load_calibration(root)
-        assert calibration is not None
-        confidence = calibration(np.array([0.5]), np.array([0.1]))
-        assert np.isfinite(confidence).all()
+        calibrations = load_calibration(root)
+        if (calibration := calibrations.one_pass) is not None:
+            assert np.isfinite(calibration(np.array([0.5]), np.array([0.1]))).all()
+        if (fine := calibrations.coarse_to_fine) is not None:
+            pair = PairCues(torch.ones(1, len(PAIR_CUES)))
+            assert fine.right(PointCues(torch.ones(1, 2, len(POINT_CUES))), pair).isfinite().all()
+            assert fine.same_kind(pair).isfinite().all()
 
 
 @given(files | st.integers(0, 2**64 - 1).map(lambda n: n.to_bytes(8, "little") + b'{"a":{"dtype":"F32"}}'))

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.description = (
         "Write the model as one file: two images and points of the first in, the points on the second and their "
-        "confidence out. It is written only if its outputs for the example photos equal the model's; otherwise the "
-        "exit code is 1."
+        "confidence out. The file matches whole photos in one pass, as match --set coarse_to_fine.passes=1 does. It is "
+        "written only if its outputs for the example photos equal those of the model; otherwise the exit code is 1."
     )
     parser.epilog = examples(
         "export --out model.onnx",
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--benchmark and --root go together: which benchmark, and where it is")
     pairs = load_benchmark(args.benchmark, Path(args.root), args.split, limit=args.limit) if args.root else []
     set_threads(args.threads)
-    matcher, description = load_matcher(args)
+    matcher, description = load_matcher(args, precision="float32")
     h, w = matcher.config.image_size
     STDERR.print(f"exporting {description}, images of {h} × {w}; a minute or two", highlight=False)
     try:

@@ -1,6 +1,6 @@
 """Text of an argument → a checked path, named points, a number of threads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformatcher.errors import InputError
@@ -16,14 +16,24 @@ def named_folder(out: str) -> Path:
     return Path(out)
 
 
-def check_picture(out: str | None) -> None:
-    """Refuse a name that no picture can be written to; None asks for no picture."""
+def check_picture(out: str | None, photos: Iterable[str] = ()) -> None:
+    """Refuse a name that no picture can be written to; None asks for no picture.
+
+    Args:
+        out: the name.
+        photos: of the input, and folders of them: a picture neither replaces one nor lies among them.
+    """
     if out is None:
         return
     if Path(out).is_dir():
         raise InputError(f"{out}: a folder; name the picture itself")
     if Path(out).suffix.lower() not in PICTURES:
         raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
+    for photo in map(Path, photos):
+        if Path(out).resolve() == photo.resolve():
+            raise InputError(f"{out}: one of the photos, which would be lost; choose another name")
+        if photo.is_dir() and Path(out).resolve().is_relative_to(photo.resolve()):
+            raise InputError(f"{out}: lies among the photos of {photo}; choose another folder")
     check_writable(Path(out))
 
 
@@ -42,7 +52,7 @@ def picture_names(
     if given is None:
         return [[] for _ in targets]
     if len(targets) == 1:
-        check_picture(given)
+        check_picture(given, [src, *targets])
         names = [Path(given)]
     else:
         if not given:

@@ -1,7 +1,6 @@
 """Command line → exit code: the parser of all commands, and one sentence for every error."""
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,10 @@ COMMANDS = (
     ("match-pairs", "match all pairs of a long list, on one GPU or many", "match_pairs"),
     ("warp", "warp one photo onto another, as pictures and an animation", "warp"),
     ("propagate", "copy the keypoints of a few annotated photos to a folder of others", "propagate"),
-    ("serve", "open a page in the browser to match, correct and export keypoints", "serve"),
+    ("annotate", "mark a few photos of a folder, have the others predicted, and review them", "annotate"),
+    ("simulate-annotation", "count the clicks of annotating photos with known keypoints", "simulate_annotation"),
+    ("serve", "open the same page without a folder, to try it", "serve"),
+    ("label-studio", "predict keypoints in Label Studio, as a model that it connects to", "label_studio"),
     ("demo", "match the example photos that come with the package", "demo"),
     ("eval", "predict and score the pairs of a benchmark", "eval"),
     ("score", "score saved predictions again, under another protocol", "score"),
@@ -33,6 +35,7 @@ COMMANDS = (
     ("analyse failures", "draw the worst pairs of an evaluation on one HTML page", "analyse_failures"),
     ("analyse overlap", "score pairs by how much of them is in the training set", "analyse_overlap"),
     ("report", "gather saved results into one self-contained HTML page", "report"),
+    ("info", "print versions, devices and which implementation runs", "info"),
     ("data check", "check a benchmark folder for missing or damaged files", "check_data"),
 )  # fmt: skip
 GROUPS = {"analyse": "look into a model or its results", "data": "look after benchmark folders"}
@@ -44,7 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         args.parser.print_help(sys.stderr)
         return 2
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait slow down the others
     module = import_module(args.module)
     try:
         return int(module.run(args))

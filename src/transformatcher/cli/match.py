@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformatcher.cli.inputs import picture_names, read_points, set_threads
-from transformatcher.cli.model_args import BATCH, THREADS, add_model, add_photos, add_run, load_matcher
+from transformatcher.cli.model_args import (
+    BATCH,
+    THREADS,
+    add_model,
+    add_photos,
+    add_run,
+    load_matcher,
+)
 from transformatcher.cli.parser import examples
 from transformatcher.errors import InputError
 
@@ -44,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heatmap", metavar="PICTURE", help="draw where each keypoint might be, as a heat map; several are numbered"
     )
     pictures.add_argument("--json", action="store_true", help="print the matches as JSON; a list, for several targets")
-    add_model(parser)
+    add_model(parser, try_mirrored=True)
     group = add_run(parser)
     group.add_argument("--batch", type=BATCH, default=4, metavar="N", help="targets at a time (%(default)s)")
     group.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (one for each core)")
@@ -98,7 +105,9 @@ def _pictures(args: argparse.Namespace, n_points: int) -> list[tuple[list[Path],
 
 def _as_json(matches: MatchedPoints) -> dict[str, Any]:
     numbers = {name: getattr(matches, name).round(3).tolist() for name in ("keypoints0", "keypoints1", "confidence")}
-    return numbers | {"is_match": matches.is_match.tolist(), "calibrated": matches.calibrated}
+    same_kind = None if matches.same_kind is None else round(matches.same_kind, 3)
+    pair = {"calibrated": matches.calibrated, "same_kind": same_kind, "mirrored": matches.mirrored}
+    return numbers | {"is_match": matches.is_match.tolist()} | pair
 
 
 def _print(args: argparse.Namespace, matches: MatchedPoints, target: str, names: list[str], files: list[Path]) -> None:

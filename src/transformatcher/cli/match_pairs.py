@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="pairs in each file; at most so many are lost if the process is killed (%(default)s)",
     )
-    add_model(parser)
+    add_model(parser, try_mirrored=True)
     group = add_run(parser)
     group.add_argument("--batch", type=BATCH, default=4, metavar="N", help="pairs at a time (%(default)s)")
     group.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (one for each core; 2 that decode)")

@@ -13,6 +13,7 @@ from transformatcher.errors import InputError
 if TYPE_CHECKING:
     from transformatcher.config import ModelConfig
     from transformatcher.inference.matcher import Matcher
+    from transformatcher.models.fused.precision import Precision
     from transformatcher.models.transformatcher import TransforMatcher
 
 BACKBONES = ("resnet50", "resnet50_v1", "resnet101")  # as in config.RESNETS
@@ -51,8 +52,8 @@ def add_data(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return group
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """The group "model": which weights and settings."""
+def add_model(parser: argparse.ArgumentParser, *, try_mirrored: bool | None = None) -> None:
+    """The group "model": which weights and settings; --try-mirrored with this default, unless it is None."""
     group = parser.add_argument_group("model", MODEL_GROUP)
     group.add_argument("--weights", metavar="DIR", help="a checkpoint folder, or owner/name on the Hugging Face hub")
     _add_settings(group)
@@ -68,6 +69,25 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--download", action="store_true", help="allow downloads from torchvision, timm or the hub if not cached"
+    )
+    add_precision(group)
+    if try_mirrored is not None:
+        group.add_argument(
+            "--try-mirrored",
+            action=argparse.BooleanOptionalAction,
+            default=try_mirrored,
+            help="match the mirrored source if it fits the target better, as for objects that face opposite ways; for "
+            f"models that match in several passes (default: {'yes' if try_mirrored else 'no'})",
+        )
+
+
+def add_precision(group: argparse._ArgumentGroup) -> None:
+    """--precision of the backbone."""
+    group.add_argument(
+        "--precision",
+        choices=("auto", "float32", "bfloat16"),
+        default="auto",
+        help="of the backbone; auto: bfloat16 where the device multiplies it faster (%(default)s)",
     )
 
 
@@ -124,17 +144,22 @@ def backbone_name(text: str) -> str:
     return text
 
 
-def load_matcher(args: argparse.Namespace) -> tuple[Matcher, str]:
-    """The matcher that the arguments ask for, calibrated if its weights are, and where its weights come from."""
-    from transformatcher.inference.calibration import load_calibration
+def load_matcher(args: argparse.Namespace, precision: Precision | None = None) -> tuple[Matcher, str]:
+    """The matcher that the arguments ask for, calibrated if its weights are, and where its weights come from.
+
+    ``precision`` is that of commands without --precision.
+    """
+    from transformatcher.inference.calibration import Calibrations, load_calibration
     from transformatcher.inference.matcher import Matcher
 
     model, config, description = load_model(args)
-    calibration = None
+    calibration = Calibrations()
     if args.refiner != "none":
         weights = _checkpoint(args)
         calibration = load_calibration(weights if weights.is_dir() else weights.parent)
-    return Matcher(model, config, args.device, calibration), description
+    try_mirrored, precision = getattr(args, "try_mirrored", False), precision or args.precision
+    matcher = Matcher(model, config, args.device, calibration, try_mirrored=try_mirrored, precision=precision)
+    return matcher, description
 
 
 def load_model(args: argparse.Namespace) -> tuple[TransforMatcher, ModelConfig, str]:
@@ -189,6 +214,7 @@ def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
         "backbone": args.backbone,
         "backbone_weights": Path(args.backbone_weights).name if args.backbone_weights else None,
         "set": settings | parse_overrides(args.settings),
+        "precision": None if args.precision == "auto" else args.precision,
     }
     return {key: value for key, value in given.items() if value}
 
@@ -206,3 +232,25 @@ def recorded_split(args: argparse.Namespace) -> str | None:
 
     objects = BENCHMARKS[args.benchmark].content == "objects"
     return None if objects and not has_splits(Path(args.root)) else str(args.split)
+
+
+def add_voting(group: Any) -> None:
+    """Add how references vote on a photo: how many of them, and the confidence that a keypoint needs."""
+    group.add_argument(
+        "--threshold",
+        type=number(float, 0, 1),
+        metavar="P",
+        help="leave out keypoints of less confidence (0.5 with a calibrated model; others leave out none)",
+    )
+    group.add_argument(
+        "--references",
+        type=_references,
+        default="6",
+        metavar="K",
+        help="how many references of a category vote on an image, those that look most like it; or all (%(default)s)",
+    )
+
+
+def _references(text: str) -> int | None:
+    """A number of references; None for all."""
+    return None if text == "all" else int(COUNT(text))

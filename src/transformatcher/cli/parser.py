@@ -15,7 +15,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
-        self._action_max_length = 16  # room for the longest command; argparse forgets that commands are indented
+        self._action_max_length = 23  # room for the longest command; argparse forgets that commands are indented
 
     def _format_action(self, action: argparse.Action) -> str:
         text = super()._format_action(action)

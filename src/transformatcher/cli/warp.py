@@ -28,13 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "confident matches",
     )
     pictures.add_argument("--out", default="out/warp", metavar="DIR", help="the three pictures go here (%(default)s)")
-    add_model(parser)
+    add_model(parser, try_mirrored=True)
     group = add_run(parser)
     group.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (one for each core)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Warp the source onto the target; write a picture of both, the warped photo alone, and an animation."""
+    from transformatcher.cli.tables import print_pair_notes
     from transformatcher.viz.pictures import draw_warp, save_figure
     from transformatcher.viz.warp import morph, save_animation, save_warped, thin_plate_warp
 
@@ -59,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
     save_figure(draw_warp(src, trg, warped, mask, description, names=matches.pair.names), pictures[0])
     save_warped(pictures[1], warped, mask)
     save_animation(pictures[2], morph(warped, mask, trg))
-    print(f"{Path(args.src).name} warped onto {Path(args.trg).name} through {used.sum()} matches")
+    names = Path(args.src).name, Path(args.trg).name
+    print(f"{names[0]} warped onto {names[1]} through {used.sum()} matches")
+    print_pair_notes(matches, *names)
     for picture in pictures:
         print(f"picture: {picture}")
     return 0
