@@ -1,6 +1,7 @@
 """Jobs run one after another; a full queue refuses."""
 
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -20,6 +21,28 @@ def test_results_and_errors_come_back():
         pass
     assert caught.value.status_code == 503
     assert jobs.run(lambda: 4) == 4  # all slots are free again
+    jobs.close()
+
+
+def test_an_error_keeps_nothing_of_its_job_alive():
+    class ParsedFile:
+        """Can be referred to weakly, unlike a list."""
+
+    held: list[weakref.ref[ParsedFile]] = []
+
+    def job() -> None:
+        parsed = ParsedFile()
+        held.append(weakref.ref(parsed))
+        try:
+            raise ValueError(str(parsed))
+        except ValueError as error:
+            raise TypeError("of another kind") from error
+
+    jobs = JobQueue()
+    with pytest.raises(TypeError, match="of another kind") as caught:
+        jobs.run(job)
+    assert caught.value.__cause__ is not None
+    assert held[0]() is None
     jobs.close()
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc to read the memory from")
 
 BYTES_PER_PIXEL = 60  # of the largest photo: some are decoded at once for the page, some for the predictions
-IMPORT_MB = 300  # while an annotation file is parsed
+IMPORT_MB = 200  # while an annotation file is parsed
 GROWTH_MB = 150  # by everything else
 
 

@@ -1,5 +1,6 @@
 """Heavy jobs → a few threads with a short queue; when the queue is full, new jobs are refused with status 503."""
 
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ class JobQueue:
         if not self._slots.acquire(blocking=False):
             raise RequestError(503, BUSY)
         try:
-            yield lambda job: self._pool.submit(job).result()
+            yield lambda job: self._pool.submit(_without_locals, job).result()
         finally:
             self._slots.release()
 
@@ -49,3 +50,15 @@ class JobQueue:
     def close(self) -> None:
         """Drop the jobs that have not started."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _without_locals(job: Callable[[], T]) -> T:
+    """Run a job. An error keeps no local variables alive, which may be large: it may wait long for its response."""
+    try:
+        return job()
+    except BaseException as error:
+        chain: BaseException | None = error
+        while chain is not None:
+            traceback.clear_frames(chain.__traceback__)
+            chain = chain.__context__
+        raise
