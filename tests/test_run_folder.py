@@ -106,14 +106,6 @@ class TestFolder:
             with pytest.raises(InputError, match="results of transformatcher train, not of transformatcher eval; choo"):
                 check_run_folder(tmp_path, EVAL, RESULTS, overwrite=overwrite)
 
-    def test_several_processes_without_a_lock(self, tmp_path: Path):
-        """Another process may have written run.json alone so far, and be at work."""
-        assert not check_run_folder(tmp_path, EVAL, RESULTS, shared=True, name="_run.json")
-        write_run(tmp_path, OTHER, "_run.json")
-        with pytest.raises(InputError, match="holds another run"):
-            check_run_folder(tmp_path, EVAL, RESULTS, shared=True, name="_run.json")
-        assert not check_run_folder(tmp_path, OTHER, RESULTS, shared=True, name="_run.json")
-
     def test_opened(self, tmp_path: Path):
         out = tmp_path / "out"
         with open_run_folder(out, EVAL, RESULTS) as resumes:

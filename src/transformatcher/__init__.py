@@ -11,12 +11,22 @@ if TYPE_CHECKING:
     from transformatcher.config import ModelConfig, model_config
     from transformatcher.errors import InputError
     from transformatcher.inference.matcher import Matcher
+    from transformatcher.inference.pair_matcher import PairMatcher
     from transformatcher.models.build import build_matcher
     from transformatcher.models.transformatcher import TransforMatcher
 
 __version__ = "0.1.0"
 
-__all__ = ["InputError", "Matcher", "ModelConfig", "TransforMatcher", "__version__", "build_matcher", "model_config"]
+__all__ = [
+    "InputError",
+    "Matcher",
+    "ModelConfig",
+    "PairMatcher",
+    "TransforMatcher",
+    "__version__",
+    "build_matcher",
+    "model_config",
+]
 
 # OpenMP reads this when torch is imported. By default its threads spin while they wait, which slows down all others.
 if "torch" not in sys.modules:
@@ -27,6 +37,7 @@ _HOMES = {
     "InputError": "errors",
     "Matcher": "inference.matcher",
     "ModelConfig": "config",
+    "PairMatcher": "inference.pair_matcher",
     "TransforMatcher": "models.transformatcher",
     "build_matcher": "models.build",
     "model_config": "config",

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
 from transformatcher.errors import InputError
-from transformatcher.schema import ImageSource, Size
+from transformatcher.schema import ImageFile, ImageSource, Size
+from transformatcher.storage import read_bytes
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -26,7 +28,7 @@ def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray,
     """Decode an image file to RGB pixels.
 
     Args:
-        source: a path, or an array, which is returned as it is.
+        source: a path, a URL, the bytes of a file, or an array, which is returned as it is.
         orient: rotate the image as its EXIF tag says. Benchmarks annotate the pixels as stored, so their loaders pass
             False. (The tag of a TIFF file is always applied, because Pillow does so while it decodes.)
 
@@ -93,13 +95,16 @@ def _turn_upright(image: Image.Image) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path | str | ImageFile) -> Iterator[Image.Image]:
     try:
-        if not path.is_file():
+        if isinstance(path, str):
+            path = ImageFile(path, read_bytes(path))
+        if isinstance(path, Path) and not path.is_file():
             raise InputError(f"{path}: {'a folder, not an image' if path.is_dir() else 'no such image file'}")
-        if not path.stat().st_size:
+        if not (path.stat().st_size if isinstance(path, Path) else len(path.data)):
             raise InputError(f"{path}: the file is empty, not an image that can be decoded")
-        with Image.open(path) as image:
+        file = path if isinstance(path, Path) else BytesIO(path.data)
+        with Image.open(file) as image:
             if image.format == "EPS":  # Pillow would let Ghostscript run it
                 raise InputError(f"{path}: an EPS file is a program, not pixels; convert it to PNG first")
             yield image

@@ -4,6 +4,7 @@ A run folder holds ``run.json``, which says what made the results beside it: the
 Results that come item by item go into a :class:`LineFile`, which an interrupted run continues.
 """
 
+import hashlib
 import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -45,16 +46,25 @@ class Difference(NamedTuple):
     here: Any
 
 
-def read_run(folder: Path, name: str = RUN) -> Run | None:
+def read_run(folder: Path) -> Run | None:
     """The run that wrote a folder, or None where ``run.json`` is missing or damaged."""
     try:
-        data = read_json(folder / name)
+        return parse_run(read_json(folder / RUN))
     except InputError:
         return None
+
+
+def parse_run(data: Any) -> Run | None:
+    """The content of ``run.json`` → the run, or None if it is none."""
     if not isinstance(data, dict) or not isinstance(data.get("command"), str):
         return None
     arguments, info = data.get("arguments"), data.get("info", {})
     return Run(data["command"], arguments, info) if isinstance(arguments, dict) and isinstance(info, dict) else None
+
+
+def format_run(run: Run) -> str:
+    """A run → the content of ``run.json``."""
+    return json.dumps(asdict(run), indent=2) + "\n"
 
 
 def read_arguments(folder: Path) -> Mapping[str, Any]:
@@ -63,9 +73,14 @@ def read_arguments(folder: Path) -> Mapping[str, Any]:
     return {} if run is None else run.arguments
 
 
-def write_run(folder: Path, run: Run, name: str = RUN) -> None:
+def write_run(folder: Path, run: Run) -> None:
     """Write ``run.json``."""
-    write_text(folder / name, json.dumps(asdict(run), indent=2) + "\n")
+    write_text(folder / RUN, format_run(run))
+
+
+def hash_json(values: object) -> str:
+    """A short hash of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 # ---------------------------------------------------------------- what differs between two runs
@@ -118,12 +133,10 @@ def check_run_folder(
     run: Run,
     results: Collection[str],
     *,
+    overwrite: bool = False,
     way_out: str = "choose another --out, or give --overwrite",
     ignore: Collection[str] = (),
-    overwrite: bool = False,
-    shared: bool = False,
     upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-    name: str = RUN,
 ) -> bool:
     """Whether a folder holds results of this run to continue (True), or none (False); InputError if of another run.
 
@@ -131,29 +144,50 @@ def check_run_folder(
         folder: need not exist. Nothing is written there.
         run: that wants to write there.
         results: names or glob patterns of its result files; without any of them there is nothing to continue.
+        overwrite: accept results of another run of the same command; the caller removes them.
         way_out: the end of the error message: what the user can do.
         ignore: arguments that may differ, as in :func:`differences`.
-        overwrite: accept results of another run of the same command; the caller removes them.
-        shared: several processes write there at once without a lock, so that ``run.json`` counts before any result.
         upgrade: stored arguments → the same with the defaults of keys that did not exist when they were stored.
-        name: of ``run.json``.
     """
     has_results = any(next(folder.glob(pattern), None) is not None for pattern in results)
-    before = read_run(folder, name)
+    options: dict[str, Any] = {"overwrite": overwrite, "way_out": way_out, "ignore": ignore, "upgrade": upgrade}
+    return check_run(folder, run, read_run(folder), has_results, **options)
+
+
+def check_run(
+    where: object,
+    run: Run,
+    before: Run | None,
+    has_results: bool,
+    *,
+    overwrite: bool = False,
+    way_out: str = "choose another --out, or give --overwrite",
+    ignore: Collection[str] = (),
+    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    name: str = RUN,
+) -> bool:
+    """What :func:`check_run_folder` says of a folder anywhere.
+
+    Args:
+        where: the folder, for messages.
+        run: that wants to write there.
+        before: what its ``run.json`` says; None if there is none.
+        has_results: whether there are results.
+        overwrite, way_out, ignore, upgrade: as there.
+        name: of its ``run.json``.
+    """
     if before is not None and before.command != run.command:
         raise InputError(
-            f"{folder}: holds the results of transformatcher {before.command}, "
+            f"{where}: holds the results of transformatcher {before.command}, "
             f"not of transformatcher {run.command}; choose another --out"
         )
-    if overwrite or not (has_results or shared):
+    if overwrite or not has_results:
         return False
     if before is None:
-        if has_results:
-            raise InputError(f"{folder}: holds results, but no valid {name} that says which run made them; {way_out}")
-        return False
+        raise InputError(f"{where}: holds results, but no valid {name} that says which run made them; {way_out}")
     if found := differences(upgrade(before.arguments), run.arguments, ignore):
-        raise InputError(f"{folder}: holds another run, which differs in {describe_differences(found)}; {way_out}")
-    return has_results
+        raise InputError(f"{where}: holds another run, which differs in {describe_differences(found)}; {way_out}")
+    return True
 
 
 @contextmanager
@@ -167,7 +201,7 @@ def open_run_folder(folder: Path, run: Run, results: Collection[str], **options:
         if options.get("overwrite"):
             for path in [path for pattern in results for path in folder.glob(pattern)]:
                 path.unlink()
-        write_run(folder, run, options.get("name", RUN))
+        write_run(folder, run)
         yield resumes
 
 

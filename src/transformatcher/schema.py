@@ -17,7 +17,20 @@ from torch import Tensor
 
 Size = tuple[int, int]
 KernelOn = Literal["logits", "probabilities", "none"]  # what the Gaussian at the peak multiplies in the read-out
-ImageSource = Path | UInt8[np.ndarray, "_ _ 3"]  # two images of a pair may differ in size
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """The bytes of an image file that has been read already."""
+
+    name: str  # its path or URL
+    data: bytes = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ImageSource = Path | str | ImageFile | UInt8[np.ndarray, "_ _ 3"]  # a str is a URL; images of a pair may differ in size
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,15 @@
 
 import csv
 from pathlib import Path
+from typing import Any
+
+from transformatcher.inference.bulk.pair_list import open_list
+from transformatcher.inference.bulk.parquet_shards import BulkSummary, match_list
+from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.pair_matcher import PairMatcher
+from transformatcher.storage import Folder
+
+RUN_OPTIONS = ("engine", "shard_size", "retry_failed", "overwrite", "track")
 
 
 def write_csv(
@@ -32,3 +41,10 @@ def pairs_of(out: Path) -> list[int]:
         found += sorted(set(table["pair"].to_pylist()))
         assert int(pq.read_schema(path).metadata[b"pairs"]) == len(set(table["pair"].to_pylist()))
     return found
+
+
+def match_listed(matcher: Matcher, path: Path, out: Path | str, **options: Any) -> BulkSummary:
+    """Match a list; photos may lie anywhere."""
+    of_run = {name: options.pop(name) for name in RUN_OPTIONS if name in options}
+    pair_matcher = PairMatcher(matcher, device="cpu", **({"anywhere": True} | options))
+    return match_list(pair_matcher, open_list(path), Folder(str(out)), **of_run)

@@ -12,10 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from transformatcher.annotation.feature_store import FeatureStore
 from transformatcher.annotation.project import Project
 from transformatcher.annotation.records import Category, Photo
-from transformatcher.annotation.references import Reference, Region, find_references, fingerprint, hash_json
+from transformatcher.annotation.references import Reference, Region, find_references, fingerprint
 from transformatcher.annotation.region_encoder import RegionEncoder
 from transformatcher.annotation.revote import HeatMap, Revoting
 from transformatcher.annotation.scan import identify_photo
@@ -31,9 +30,11 @@ from transformatcher.annotation.votes import (
 )
 from transformatcher.config import to_plain
 from transformatcher.inference.encoded_photo import EncodedPhoto
+from transformatcher.inference.feature_store import FeatureStore
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.propagate_voting import Vote, rank_voters, read_vote
 from transformatcher.models.weights_io import hash_tensors
+from transformatcher.run_folder import hash_json
 
 MOST_REFERENCES = 6  # of a category that vote on an object, see docs/annotate.md
 MOST_CATEGORIES = 3  # that are tried on a photo of which nobody has said what it shows

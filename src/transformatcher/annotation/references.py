@@ -1,6 +1,5 @@
 """Project → references: the objects whose keypoints a person, or an imported file, has set. They vote on all others."""
 
-import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from jaxtyping import Bool, Float
 from transformatcher.annotation.project import Project
 from transformatcher.annotation.records import VISIBLE, Category, PixelBox
 from transformatcher.inference.crops import Box
+from transformatcher.run_folder import hash_json
 from transformatcher.schema import Size
 
 MAX_REMEMBERED = 20_000  # references, about 1 kB each
@@ -111,8 +111,3 @@ def _reference(
 def fingerprint(model: str, references: Collection[Reference]) -> str:
     """Changes with the model and the references: what was predicted with another fingerprint is out of date."""
     return hash_json([model, *sorted((reference.id, reference.state) for reference in references)])
-
-
-def hash_json(values: object) -> str:
-    """A short hash of anything that JSON can hold."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

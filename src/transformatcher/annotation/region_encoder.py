@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import UInt8
 
-from transformatcher.annotation.feature_store import FeatureStore
 from transformatcher.annotation.project import Project
 from transformatcher.annotation.records import Photo
 from transformatcher.annotation.references import Reference, Region
@@ -18,6 +17,7 @@ from transformatcher.annotation.suggestion import Descriptors
 from transformatcher.annotation.targets import Target
 from transformatcher.errors import InputError
 from transformatcher.inference.encoded_photo import EncodedPhoto
+from transformatcher.inference.feature_store import FeatureStore
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.photos import to_pixels
 

@@ -8,8 +8,9 @@ import numpy as np
 from transformatcher.annotation.journal import now
 from transformatcher.annotation.project import Project
 from transformatcher.annotation.records import Category
-from transformatcher.annotation.references import Reference, Region, hash_json
+from transformatcher.annotation.references import Reference, Region
 from transformatcher.inference.propagate_voting import KeypointEstimate, Vote, count_votes
+from transformatcher.run_folder import hash_json
 from transformatcher.schema import Size
 
 StoredVote = tuple[str, Vote]  # what it depends on, see vote_state; the keypoints are in pixels of the whole photo

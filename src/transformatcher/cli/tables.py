@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from transformatcher.cli.output import STDOUT
 
 if TYPE_CHECKING:
     from transformatcher.evaluation.analysis.tables import Table as ResultTable
+    from transformatcher.evaluation.pair_list_cost import ListCost
     from transformatcher.inference.matched_pair import MatchedPoints
 
 WIDE = 115  # columns of a terminal that the table of costs needs; in a narrower one it is transposed
@@ -58,6 +60,31 @@ def print_pair_notes(matches: MatchedPoints, src: str, trg: str) -> None:
             f"{src} and {trg} probably do not show the same kind of thing: the probability that they do is "
             f"{matches.same_kind:.2f}"
         )
+
+
+def print_cost(cost: ListCost, workers: int | None) -> None:
+    """What a list of pairs takes: time of each stage, memory, disk."""
+    rows = [
+        (
+            stage.name,
+            stage.unit,
+            f"{stage.count:,}",
+            f"{1e3 * stage.seconds:.1f}",
+            f"{stage.count * stage.seconds / 3600:.2f}",
+        )
+        for stage in cost.stages
+    ]
+    rows.append(("together", "", "", "", f"{cost.hours:.2f}"))
+    title = f"{cost.pairs:,} pairs of {cost.photos:,} photos, from {cost.sampled} pairs that were matched here"
+    print_table(title, ("stage", "for each", "number", "ms", "worker-hours"), rows, left=2)
+    if workers:
+        print(f"hours with {workers} workers: {cost.hours / workers:.2f}")
+    print(f"memory: {cost.worker_bytes / 1e9:.1f} GB for each worker")
+    print(f"to be read: {cost.read_bytes / 1e9:,.2f} GB of photos")
+    print(f"to be written: {cost.out_bytes / 1e9:,.3f} GB in {cost.shards:,} Parquet files")
+    print(f"features of all photos (--features): {cost.photos * cost.photo_bytes / 1e9:,.1f} GB")
+    if cost.failed:
+        print(f"{cost.failed} of the {cost.sampled} pairs could not be matched", file=sys.stderr)
 
 
 def print_scores(scores: Mapping[str, Any], pck_threshold: str) -> None:

@@ -70,10 +70,10 @@ def peak_memory(device: torch.device, before: int) -> Iterator[Callable[[], floa
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**30
     else:
-        yield _resident_gib
+        yield resident_gib
 
 
-def _resident_gib() -> float:
+def resident_gib() -> float:
     """Peak resident memory of this process in GiB."""
     if sys.platform == "win32":
         return float("nan")

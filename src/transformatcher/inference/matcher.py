@@ -90,6 +90,11 @@ class Matcher:
             "recent_sources": RecentSources()
         }
 
+    def to(self, device: str) -> "Matcher":
+        """The same matcher on another device ("auto": see the constructor), where its model then is."""
+        options: dict[str, Any] = {"try_mirrored": self.try_mirrored, "precision": self.precision}
+        return Matcher(self.model, self.config, device, self.calibration, **options)
+
     @property
     def coarse_to_fine(self) -> CoarseToFine | None:
         """How photos are matched in several passes; None if they are matched once, as in the paper."""

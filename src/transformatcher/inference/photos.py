@@ -12,9 +12,10 @@ from torch import Tensor
 from transformatcher.data.pairs import point_array
 from transformatcher.errors import InputError
 from transformatcher.images import read_image, to_rgb
-from transformatcher.schema import Size
+from transformatcher.schema import ImageFile, Size
+from transformatcher.storage import is_url
 
-PhotoLike = str | Path | Image.Image | np.ndarray | Tensor
+PhotoLike = str | Path | ImageFile | Image.Image | np.ndarray | Tensor
 PointList = Sequence[Sequence[float | int]] | np.ndarray
 
 MIN_SIDE = 4  # pixels
@@ -24,8 +25,8 @@ def to_pixels(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
     """A photo in any form → RGB pixels (h, w, 3).
 
     Args:
-        photo: a path; a PIL image; a uint8 array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4); or a tensor (3, h, w) or
-            (1, h, w), uint8 or floats in [0, 1]. Both sides must have at least ``MIN_SIDE`` pixels.
+        photo: a path or URL; a PIL image; a uint8 array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4); or a tensor
+            (3, h, w) or (1, h, w), uint8 or floats in [0, 1]. Both sides must have at least ``MIN_SIDE`` pixels.
 
     Example:
         >>> to_pixels(np.zeros((20, 30), dtype=np.uint8)).shape
@@ -34,7 +35,7 @@ def to_pixels(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
     pixels = _decode(photo)
     h, w = pixels.shape[:2]
     if min(h, w) < MIN_SIDE:
-        name = photo if isinstance(photo, str | Path) else "image"
+        name = photo if isinstance(photo, str | Path | ImageFile) else "image"
         raise InputError(f"{name}: {w} × {h} pixels; a photo to be matched has at least {MIN_SIDE} × {MIN_SIDE}")
     return pixels
 
@@ -42,6 +43,7 @@ def to_pixels(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
 def photo_name(photo: PhotoLike) -> str:
     """The name of a photo's file; empty where the photo does not come from a file."""
     path = getattr(photo, "filename", "") if isinstance(photo, Image.Image) else photo
+    path = path.name if isinstance(path, ImageFile) else path
     return Path(path).name if isinstance(path, str | Path) else ""
 
 
@@ -52,7 +54,7 @@ def _decode(photo: PhotoLike) -> UInt8[np.ndarray, "_ _ 3"]:
         return _decode_array(_tensor_to_array(photo))
     if isinstance(photo, np.ndarray):
         return _decode_array(photo)
-    return read_image(Path(photo))
+    return read_image(photo if isinstance(photo, ImageFile) or is_url(photo) else Path(photo))
 
 
 def _tensor_to_array(photo: Tensor) -> UInt8[np.ndarray, "h w c"]:

@@ -4,8 +4,6 @@ An image that a run has looked through says so in the file: ``"predicted": {cate
 "found": whether there was an object}}``. It is predicted anew when the references or the settings have changed.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.inference.propagate_inputs import Annotations, ImageState, References, hash_files
+from transformatcher.run_folder import hash_json
 
 Names = Mapping[str, Sequence[str]]  # of photos → categories
 
@@ -85,19 +84,15 @@ def fingerprint_references(references: References, settings: Mapping[str, Any]) 
     images = {item.image for group in references.values() for item in group}
     hashes = {image: hash_files([image]) for image in images}
     return {
-        name: _hash([settings, [[*_describe(item), hashes[item.image]] for item in group]])
+        name: hash_json([settings, [[*_describe(item), hashes[item.image]] for item in group]])
         for name, group in references.items()
     }
 
 
 def hash_references(references: References) -> str:
     """A hash of what a person has marked."""
-    return _hash([[name, [_describe(item) for item in group]] for name, group in references.items()])
+    return hash_json([[name, [_describe(item) for item in group]] for name, group in references.items()])
 
 
 def _describe(item: AnnotatedObject) -> list[Any]:
     return [item.id, item.kp_names, item.visible.tolist(), item.kps_px[item.visible].tolist()]
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

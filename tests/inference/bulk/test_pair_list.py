@@ -4,15 +4,16 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import fsspec
 import pytest
-from helpers.bulk import names, write_csv
+from helpers.bulk import match_listed, names, write_csv
 
 from transformatcher.errors import InputError
-from transformatcher.inference.bulk.pair_list import open_list
-from transformatcher.inference.bulk.parquet_shards import match_list
+from transformatcher.inference.bulk.pair_list import ListedPair, open_list
 from transformatcher.inference.matcher import Matcher
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 
 def test_bad_lines_of_json(small: Matcher, photos: Path, tmp_path: Path):
@@ -26,15 +27,33 @@ def test_bad_lines_of_json(small: Matcher, photos: Path, tmp_path: Path):
     ]
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join([*lines, json.dumps({"src": a, "trg": b, "keypoints": [[1, 1]]})]))
-    summary = match_list(small, open_list(path), tmp_path / "out")
-    assert (summary.pairs, summary.failed, summary.complete, summary.total_failed) == (6, 5, True, 5)
+    summary = match_listed(small, path, tmp_path / "out")
+    assert (summary.pairs, summary.failed) == (6, 5)
     assert [error.split(":")[0] for error in summary.errors] == [f"pair {index}" for index in range(5)]
 
 
-def test_names_start_at_the_list(small: Matcher, photos: Path, tmp_path: Path):
-    path = write_csv(photos / "pairs.csv", [("0.png", "1.png", "1,1")])
-    assert match_list(small, open_list(path), tmp_path / "out").failed == 0
-    path.unlink()
+def test_a_list_knows_its_folder(tmp_path: Path):
+    write_csv(tmp_path / "pairs.csv", [("0.png", "1.png", "1,1")])
+    assert open_list(tmp_path / "pairs.csv").folder == str(tmp_path)
+    with fsspec.open("memory://lists/pairs.csv", "wb") as file:
+        file.write((tmp_path / "pairs.csv").read_bytes())
+    remote = open_list("memory://lists/pairs.csv")
+    assert remote.folder == "memory://lists"
+    assert (remote.count, remote.digest) == (1, open_list(tmp_path / "pairs.csv").digest)
+
+
+def test_a_list_as_parquet(tmp_path: Path):
+    columns = {"trg": ["b", "c", None], "src": ["a", "a", "a"], "keypoints": [[[1.0, 2.0], [3.0, 4.0]], None, []]}
+    pq.write_table(pa.table(columns), tmp_path / "pairs.parquet")
+    pq.write_table(pa.table({"src": ["a"], "trg": ["b"], "keypoints": ["1,2;3,4"]}), tmp_path / "text.parquet")
+    pairs, text = open_list(tmp_path / "pairs.parquet"), open_list(tmp_path / "text.parquet")
+    ((_, read),) = pairs.shards([0], 10)
+    assert pairs.count == 3
+    assert read[0] == ListedPair(0, "a", "b", [[1.0, 2.0], [3.0, 4.0]])
+    assert read[1] == ListedPair(1, "a", "c", None)
+    assert read[2].error == "src and trg must be names of images"
+    assert next(text.shards([0], 1))[1] == [ListedPair(0, "a", "b", [[1.0, 2.0], [3.0, 4.0]])]
+    assert len({pairs.digest, text.digest}) == 2
 
 
 def test_a_long_list_is_never_in_memory(tmp_path: Path):
@@ -56,11 +75,12 @@ def test_a_long_list_is_never_in_memory(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("pairs.csv", "source,target\na,b\n", "no column src and no column trg; the first line names source, target"),
-        ("pairs.csv", "", "the first line names nothing"),
+        ("pairs.csv", "source,target\na,b\n", "no column src and no column trg; its columns are source, target"),
+        ("pairs.csv", "", "its columns are nothing"),
         ("pairs.csv", "src,trg\n", "lists no pairs"),
         ("pairs.csv", "src,trg\n" + '"' + 200_000 * "x", "not a valid .csv file"),
-        ("pairs.txt", "a b", "is a .csv file .* or a .jsonl file"),
+        ("pairs.txt", "a b", "is a .csv, .jsonl or .parquet file"),
+        ("pairs.parquet", "no table", "not a valid .parquet file"),
         ("pairs.jsonl", None, "no such list of pairs"),
     ],
 )

@@ -2,21 +2,24 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
-from helpers.bulk import all_rows, names, pairs_of, write_csv
+from helpers.bulk import all_rows, match_listed, names, pairs_of, write_csv
 
 from transformatcher.cli.main import main
 from transformatcher.errors import InputError
-from transformatcher.inference.bulk.pair_list import open_list
-from transformatcher.inference.bulk.parquet_shards import WorkerShare, match_list
+from transformatcher.files import exclusive_lock
+from transformatcher.inference.bulk.parquet_shards import BulkProgress
 from transformatcher.inference.matcher import Matcher
+from transformatcher.storage import Folder
 
 pq = pytest.importorskip("pyarrow.parquet")
 COLUMNS = ["pair", "src", "trg", "x0", "y0", "x1", "y1", "confidence", "is_match", "same_kind", "mirrored", "error"]
@@ -34,7 +37,7 @@ def test_a_list_says_what_match_says(kind: str, weights: Path, small: Matcher, p
         path = tmp_path / "pairs.jsonl"
         path.write_text("\n\n".join(map(json.dumps, lines)))
     out = tmp_path / "out"
-    arguments = [str(path), "--out", str(out), "--weights", str(weights), "--device", "cpu"]
+    arguments = [str(path), "--out", str(out), "--weights", str(weights), "--device", "cpu", "--root", str(photos)]
     assert main(["match-pairs", *arguments, "--shard-size", "2", "--batch", "3", "--threads", "1"]) == 0
     printed = capsys.readouterr()
     assert "5 pairs, 0 of them failed" in printed.out
@@ -68,6 +71,7 @@ def test_what_is_bad_never_stops_the_rest(weights: Path, photos: Path, tmp_path:
     path = write_csv(tmp_path / "pairs.csv", rows)
     out = tmp_path / "out"
     arguments = ["match-pairs", str(path), "--out", str(out), "--weights", str(weights), "--device", "cpu"]
+    arguments += ["--root", str(photos)]
     assert main([*arguments, "--batch", "2"]) == 1
     printed = capsys.readouterr()
     assert "11 pairs, 9 of them failed" in printed.out
@@ -77,9 +81,9 @@ def test_what_is_bad_never_stops_the_rest(weights: Path, photos: Path, tmp_path:
     assert [row["pair"] for row in found if row["error"] is None] == [2, 7]
     faults = [row["error"] for row in found]
     for index, words in {
-        0: "bad.jpg: not an image", 1: "bad.jpg: not an image", 3: "no such image file", 4: "lies outside the image",
-        5: "keypoints must be 'x,y;x,y'", 6: "must be names of images", 8: "expected n points", 9: "must be names",
-        10: "NaN or infinite",
+        0: "bad.jpg: not an image", 1: "bad.jpg: not an image", 3: "nowhere.png: no such image file",
+        4: "lies outside the image", 5: "keypoints must be 'x,y;x,y'", 6: "must be names of images",
+        8: "expected n points", 9: "must be names", 10: "NaN or infinite",
     }.items():  # fmt: skip
         assert words in faults[index]
     assert all(row["x1"] is None and row["confidence"] is None for row in found if row["error"])
@@ -88,35 +92,32 @@ def test_what_is_bad_never_stops_the_rest(weights: Path, photos: Path, tmp_path:
     assert "11 pairs, 9 of them failed" in capsys.readouterr().out
 
 
-def start(weights: Path, path: Path, out: Path, rank: int, world: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "transformatcher", "match-pairs", str(path), "--out", str(out)]
+def start(weights: Path, path: Path, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "transformatcher", "match-pairs", str(path), "--out", str(out), "--allow-outside"]
     options = ["--weights", str(weights), "--device", "cpu", "--shard-size", "2", "--threads", "1", "--batch", "1"]
-    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen([*command, *options], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def test_one_of_two_killed_and_restarted(weights: Path, photos: Path, tmp_path: Path):
+def test_killed_and_started_again(weights: Path, photos: Path, tmp_path: Path):
     images = names(photos)
     rows = [(images[i % 5], images[i // 5 % 5], "") for i in range(121)]
     path, out = write_csv(tmp_path / "pairs.csv", rows), tmp_path / "out"
-    first, second = (start(weights, path, out, rank, 2) for rank in (0, 1))
+    first = start(weights, path, out)
     deadline = time.monotonic() + 120
-    while not (out / "part-062.parquet").exists():  # the first few of the second process' share
-        assert second.poll() is None, second.communicate()
+    while not (out / "part-006.parquet").exists():
+        assert first.poll() is None, first.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    second.send_signal(signal.SIGKILL)
-    assert second.wait() == -signal.SIGKILL
-    assert first.wait(120) == 0, first.communicate()  # goes on by itself, and says nothing of a whole that is none
-    for process in (first, second):
-        process.communicate()
+    first.send_signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    first.communicate()
     before = {file: file.stat().st_mtime_ns for file in out.glob("part-*.parquet")}
-    done = pairs_of(out)
-    assert set(range(60)) <= set(done) < set(range(121))
+    assert set(range(8)) <= set(pairs_of(out)) < set(range(121))
     (out / ".part-120.parquet.new").write_bytes(b"half a file")  # what a kill may leave
-    for process in [start(weights, path, out, rank, 2) for rank in (0, 1)]:
-        output = process.communicate(timeout=120)
-        assert process.returncode == 0, output
+    second = start(weights, path, out)
+    output = second.communicate(timeout=120)
+    assert second.returncode == 0, output
     assert pairs_of(out) == list(range(121))
     assert {file: file.stat().st_mtime_ns for file in before} == before  # nothing was done twice
     assert sorted(file.name for file in out.iterdir()) == [
@@ -125,55 +126,123 @@ def test_one_of_two_killed_and_restarted(weights: Path, photos: Path, tmp_path: 
     ]
 
 
-@pytest.mark.parametrize("world", [1, 3, 7])
-def test_another_number_of_processes_goes_on(world: int, small: Matcher, photos: Path, tmp_path: Path):
-    images = names(photos)
-    rows = [(images[i % 5], images[(i + 1) % 5], "5,5") for i in range(11)]
-    pairs, out = open_list(write_csv(tmp_path / "pairs.csv", rows)), tmp_path / "out"
-    assert not match_list(small, pairs, out, share=WorkerShare(1, 2), shard_size=2).complete
-    assert pairs_of(out) == [6, 7, 8, 9, 10]
-    last = [match_list(small, pairs, out, share=WorkerShare(rank, world), shard_size=2) for rank in range(world)][-1]
-    assert last.complete
-    assert pairs_of(out) == list(range(11))
-    assert [i for rank in range(world) for i in WorkerShare(rank, world).of(range(11))] == list(range(11))
-
-
-def test_torchrun_ends_when_all_is_done(weights: Path, photos: Path, tmp_path: Path):
+def test_failed_pairs_again(small: Matcher, photos: Path, tmp_path: Path):
     a, b, c, *_ = names(photos)
-    rows = [(str(photos / "bad.jpg"), a, "")] + [(a, trg, "3,3") for trg in [b, c] * 20]  # the first share ends at once
+    late, bad = tmp_path / "late.png", str(photos / "bad.jpg")
+    rows = [(a, b, "5,5"), (a, late, "5,5;6,6"), (b, c, "3,3"), (a, bad, ""), (c, a, "2,2")]
     path, out = write_csv(tmp_path / "pairs.csv", rows), tmp_path / "out"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = ["-m", "transformatcher", "match-pairs", str(path), "--out", str(out), "--shard-size", "21"]
-    options = ["--weights", str(weights), "--device", "cpu", "--threads", "1"]
-    done = subprocess.run([*launcher, *command, *options], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1, done.stderr
-    assert "41 pairs, 1 of them failed" in done.stdout
-    assert "process 2 of 2: " in done.stderr
-    assert pairs_of(out) == list(range(41))
+    assert match_listed(small, path, out, shard_size=2).failed == 2
+    first = all_rows(out)
+    shutil.copy(photos / "3.png", late)
+    times = {file.name: file.stat().st_mtime_ns for file in out.glob("part-*")}
+    assert match_listed(small, path, out, shard_size=2).failed == 2  # what is done is done
+    seen: list[BulkProgress] = []
+    summary = match_listed(small, path, out, shard_size=2, retry_failed=True, track=seen.append)
+    assert summary.failed == 1
+    assert summary.errors == [next(f"pair 3: {row['error']}" for row in first if row["pair"] == 3)]
+    assert seen[-1] == BulkProgress(done=5, total=5, matched=2, failed=1)
+    again = all_rows(out)
+    assert [row["pair"] for row in again] == [0, 1, 1, 2, 3, 4]
+    assert [row for row in again if row["pair"] != 1] == [row for row in first if row["pair"] != 1]
+    assert all(row["error"] is None and row["x1"] is not None for row in again if row["pair"] == 1)
+    assert times["part-4.parquet"] == (out / "part-4.parquet").stat().st_mtime_ns
+    assert pairs_of(out) == list(range(5))
+
+
+def test_overwritten(small: Matcher, photos: Path, tmp_path: Path):
+    a, b, *_ = names(photos)
+    out = tmp_path / "out"
+    match_listed(small, write_csv(tmp_path / "pairs.csv", [(a, b, "5,5")] * 3), out, shard_size=1)
+    other = write_csv(tmp_path / "other.csv", [(b, a, "")])
+    match_listed(small, other, out, overwrite=True)
+    assert sorted(file.name for file in out.iterdir()) == ["_run.json", "part-0.parquet"]
+    assert {row["src"] for row in all_rows(out)} == {b}
+
+
+def test_two_at_once_are_refused(small: Matcher, photos: Path, tmp_path: Path):
+    a, b, *_ = names(photos)
+    path = write_csv(tmp_path / "pairs.csv", [(a, b, "5,5")])
+    with exclusive_lock(tmp_path / "out"), pytest.raises(InputError, match="another process is writing there"):
+        match_listed(small, path, tmp_path / "out")
+
+
+def test_list_photos_and_results_at_urls(small: Matcher, photos: Path, tmp_path: Path):
+    """Bit for bit what the same files give here; the driver continues what it finds there."""
+    rows = [("0.png", "1.png", "5,5"), ("0.png", "bad.jpg", ""), ("2.png", "1.png", ""), ("0.png", "none.png", "")]
+    write_csv(photos / "pairs.csv", rows)
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    for file in photos.iterdir():
+        memory.pipe_file(f"/bucket/photos/{file.name}", file.read_bytes())
+    here = match_listed(small, photos / "pairs.csv", tmp_path / "out", root=photos, anywhere=False, shard_size=2)
+    path, out = "memory://bucket/photos/pairs.csv", "memory://bucket/out"
+    options = {"root": "memory://bucket/photos", "anywhere": False, "shard_size": 2}
+    there = match_listed(small, path, out, **options)
+    assert (here.failed, there.failed) == (2, 2)
+    assert sorted(Folder(out).names()) == ["_run.json", "part-0.parquet", "part-2.parquet"]
+    memory.get(f"{out}/", str(tmp_path / "copy"), recursive=True)
+    one, other = all_rows(tmp_path / "out"), all_rows(tmp_path / "copy")
+    assert [row | {"error": None} for row in one] == [row | {"error": None} for row in other]
+    assert other[-1]["error"] == "memory://bucket/photos/none.png: no such file"
+    memory.rm("/bucket/out/part-2.parquet")
+    assert match_listed(small, path, out, **options).encoded == 3
+    with pytest.raises(InputError, match="holds another run"):
+        match_listed(small, path, out, **(options | {"shard_size": 3}))
+    assert match_listed(small, path, out, **(options | {"shard_size": 3}), overwrite=True).encoded == 3
+    (photos / "pairs.csv").unlink()
+
+
+def test_names_stay_inside_the_root(small: Matcher, photos: Path, tmp_path: Path):
+    inside = tmp_path / "root"
+    shutil.copytree(photos, inside / "sub")
+    (inside / "link.png").symlink_to(photos / "0.png")
+    outside = f"../{photos.name}/0.png"
+    rows = [
+        ("sub/0.png", "sub/1.png", "5,5"), ("sub/../sub/0.png", "sub/1.png", "5,5"),
+        (str(photos / "0.png"), "sub/1.png"),
+        ("sub/0.png", outside), ("link.png", "sub/1.png"), ("file:///etc/passwd", "sub/1.png"),
+        ("memory://bucket/photos/0.png", "sub/1.png"), ("sub/0.png", "sub\0.png"),
+    ]  # fmt: skip
+    path = write_csv(tmp_path / "pairs.csv", rows)
+    summary = match_listed(small, path, tmp_path / "out", root=inside, anywhere=False)
+    assert summary.failed == 6
+    faults = [row["error"] for row in all_rows(tmp_path / "out")]
+    assert faults[:2] == [None, None]
+    assert all(f"lies outside {inside}; choose another --root" in fault for fault in faults[2:7])
+    assert "not the name of a file" in faults[7]
+
+
+def test_features_on_disk(weights: Path, photos: Path, tmp_path: Path):
+    """Who computed the features of a photo, and when, makes no difference."""
+    small = Matcher.from_pretrained(weights, device="cpu")
+    images = names(photos)
+    rows = [(src, trg, "5,5") for src in images for trg in images[:3]]
+    path, store = write_csv(tmp_path / "pairs.csv", rows), tmp_path / "features"
+    assert match_listed(small, path, tmp_path / "one", store=store, shard_size=4).encoded == 5
+    assert match_listed(small, path, tmp_path / "two", store=store, shard_size=4).encoded == 0
+    assert match_listed(small, path, tmp_path / "cold", store=tmp_path / "cold-features", shard_size=4).encoded == 5
+    assert all_rows(tmp_path / "one") == all_rows(tmp_path / "two") == all_rows(tmp_path / "cold")
+    assert match_listed(small, path, tmp_path / "none", shard_size=4).encoded == 5
+    with pytest.raises(InputError, match="features"):  # of float32
+        match_listed(small, path, tmp_path / "one", shard_size=4)
+    half = match_listed(small, path, tmp_path / "small", store=store, store_bytes=1, shard_size=4)
+    assert half.failed == 0
 
 
 def test_a_folder_of_another_run_is_refused(small: Matcher, photos: Path, tmp_path: Path):
     a, b, *_ = names(photos)
-    pairs, out = open_list(write_csv(tmp_path / "pairs.csv", [(a, b, "")])), tmp_path / "out"
-    match_list(small, pairs, out)
-    other = open_list(write_csv(tmp_path / "other.csv", [(b, a, "")]))
+    pairs, out = write_csv(tmp_path / "pairs.csv", [(a, b, "")]), tmp_path / "out"
+    match_listed(small, pairs, out)
+    other = write_csv(tmp_path / "other.csv", [(b, a, "")])
     with pytest.raises(InputError, match=r"holds another run, which differs in list \("):
-        match_list(small, other, out)
+        match_listed(small, other, out)
     with pytest.raises(InputError, match="differs in shard_size \\(1000 there, 7 here\\)"):
-        match_list(small, pairs, out, shard_size=7)
+        match_listed(small, pairs, out, shard_size=7)
     (out / "_run.json").unlink()
     with pytest.raises(InputError, match=r"holds results, but no valid _run\.json"):
-        match_list(small, pairs, out)
+        match_listed(small, pairs, out)
     (tmp_path / "strange").mkdir()
-    match_list(small, pairs, tmp_path / "strange")
+    match_listed(small, pairs, tmp_path / "strange")
     (tmp_path / "strange" / "part-0.parquet").write_bytes(b"garbage")
     with pytest.raises(InputError, match=r"part-0\.parquet: not a file that match-pairs wrote"):
-        match_list(small, pairs, tmp_path / "strange")
-
-
-@pytest.mark.parametrize(("rank", "world", "message"), [("2", "2", "does not go with"), ("x", "2", "whole numbers")])
-def test_a_bad_environment(rank: str, world: str, message: str, monkeypatch):
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", world)
-    with pytest.raises(InputError, match=message):
-        WorkerShare.from_environment()
+        match_listed(small, pairs, tmp_path / "strange")

@@ -1,4 +1,4 @@
-"""A CSV or JSON-lines file → the pairs it lists, streamed."""
+"""A CSV, JSON-lines or Parquet file, by path or URL → the pairs it lists, streamed."""
 
 import csv
 import hashlib
@@ -8,8 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, require_packages
 from transformatcher.files import parse_json
+from transformatcher.storage import is_url, open_binary
+
+COLUMNS = ("src", "trg", "keypoints")
+BLOCK = 2**20  # bytes that are hashed at a time
 
 
 @dataclass(frozen=True)
@@ -25,12 +29,12 @@ class ListedPair:
 
 @dataclass(frozen=True)
 class PairList:
-    """A .csv file with the columns src, trg and (optional) keypoints as 'x,y;x,y', or a .jsonl file with those keys.
+    """A list with the columns src, trg and (optional) keypoints; it is streamed, one shard of pairs at a time.
 
-    Relative names of images start at the list's own folder. The file is streamed, one shard of pairs at a time.
+    A .csv file has keypoints as 'x,y;x,y', a .jsonl or .parquet file as lists [[x, y], …] or as the same text.
     """
 
-    path: Path
+    path: str
     count: int
     digest: str  # a short hash of its bytes
 
@@ -42,55 +46,58 @@ class PairList:
             position = start + len(shard)
             yield start, shard
 
-    def image(self, name: str) -> Path:
-        """The file of an image that the list names."""
-        return self.path.parent / name
+    @property
+    def folder(self) -> str:
+        """The folder or URL that it lies in."""
+        return self.path.rpartition("/")[0] if is_url(self.path) else str(Path(self.path).parent)
 
 
-def open_list(path: Path) -> PairList:
+def open_list(path: str | Path) -> PairList:
     """Count the pairs of a list and hash its bytes, in one pass.
 
     Example:
-        >>> open_list(Path("pairs.csv")).count
+        >>> open_list("pairs.csv").count
+        3
     """
     digest, count = hashlib.sha256(), 0
-    for count, _ in enumerate(_read_pairs(path, digest.update), 1):  # noqa: B007
+    for count, _ in enumerate(_read_pairs(str(path), digest.update), 1):  # noqa: B007
         pass
     if not count:
         raise InputError(f"{path}: lists no pairs")
-    return PairList(path, count, digest.hexdigest()[:16])
+    return PairList(str(path), count, digest.hexdigest()[:16])
 
 
-def _read_pairs(path: Path, inspect: Callable[[bytes], None] = lambda _: None) -> Iterator[ListedPair]:
-    """The pairs of a list; ``inspect`` is called with the bytes of every line."""
-    if path.suffix.lower() not in (".csv", ".jsonl"):
-        raise InputError(f"{path}: a list of pairs is a .csv file (columns src, trg, keypoints) or a .jsonl file")
-    if not path.is_file():
+def _read_pairs(path: str, inspect: Callable[[bytes], None] = lambda _: None) -> Iterator[ListedPair]:
+    """The pairs of a list; ``inspect`` is called with all its bytes, in order."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".csv", ".jsonl", ".parquet"):
+        raise InputError(f"{path}: a list of pairs is a .csv, .jsonl or .parquet file (columns src, trg, keypoints)")
+    if not (is_url(path) or Path(path).is_file()):
         raise InputError(f"{path}: no such list of pairs")
-
-    def text() -> Iterator[str]:
-        with path.open("rb") as file:
-            for number, line in enumerate(file):
-                inspect(line)
-                yield line.decode("utf-8-sig" if number == 0 else "utf-8", errors="replace")
-
-    yield from _read_jsonl(text()) if path.suffix.lower() == ".jsonl" else _read_csv(text(), path)
+    with open_binary(path) as file:
+        if suffix == ".parquet":
+            yield from _read_parquet(file, path, inspect)
+        else:
+            yield from (_read_jsonl if suffix == ".jsonl" else _read_csv)(_lines(file, inspect), path)
 
 
-def _read_csv(lines: Iterator[str], path: Path) -> Iterator[ListedPair]:
+def _lines(file: Iterable[bytes], inspect: Callable[[bytes], None]) -> Iterator[str]:
+    for number, line in enumerate(file):
+        inspect(line)
+        yield line.decode("utf-8-sig" if number == 0 else "utf-8", errors="replace")
+
+
+def _read_csv(lines: Iterator[str], path: str) -> Iterator[ListedPair]:
     try:
         reader = csv.DictReader(lines, skipinitialspace=True)
-        missing = [name for name in ("src", "trg") if name not in (reader.fieldnames or [])]
-        if missing:
-            given = ", ".join(reader.fieldnames or []) or "nothing"
-            raise InputError(f"{path}: no column {' and no column '.join(missing)}; the first line names {given}")
+        _check_columns(reader.fieldnames or [], path)
         for index, row in enumerate(reader):
-            yield _parse_pair(index, row)
+            yield parse_pair(index, row)
     except csv.Error as error:
         raise InputError(f"{path}: not a valid .csv file ({error})") from error
 
 
-def _read_jsonl(lines: Iterator[str]) -> Iterator[ListedPair]:
+def _read_jsonl(lines: Iterator[str], _path: str) -> Iterator[ListedPair]:
     for index, line in enumerate(line for line in lines if line.strip()):
         try:
             row = parse_json(line)
@@ -99,10 +106,37 @@ def _read_jsonl(lines: Iterator[str]) -> Iterator[ListedPair]:
         except (ValueError, TypeError, RecursionError) as error:
             yield ListedPair(index, "", "", error=f"not a line of JSON that names src and trg ({error})")
         else:
-            yield _parse_pair(index, row)
+            yield parse_pair(index, row)
 
 
-def _parse_pair(index: int, row: Mapping[str | None, Any]) -> ListedPair:
+def _read_parquet(file: Any, path: str, inspect: Callable[[bytes], None]) -> Iterator[ListedPair]:
+    require_packages("reading a .parquet list", "pyarrow", extra="bulk")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    while block := file.read(BLOCK):
+        inspect(block)
+    file.seek(0)
+    try:
+        table = pq.ParquetFile(file)
+        _check_columns(table.schema_arrow.names, path)
+        columns = [name for name in COLUMNS if name in table.schema_arrow.names]
+        rows = (row for batch in table.iter_batches(1000, columns=columns) for row in batch.to_pylist())
+        for index, row in enumerate(rows):
+            yield parse_pair(index, row)
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: not a valid .parquet file ({error})") from error
+
+
+def _check_columns(names: Iterable[str], path: str) -> None:
+    given = list(names)
+    if missing := [name for name in ("src", "trg") if name not in given]:
+        listed = ", ".join(given) or "nothing"
+        raise InputError(f"{path}: no column {' and no column '.join(missing)}; its columns are {listed}")
+
+
+def parse_pair(index: int, row: Mapping[Any, Any]) -> ListedPair:
+    """A row with src, trg and perhaps keypoints → the pair, with an error if it is none."""
     src, trg, keypoints = row.get("src"), row.get("trg"), row.get("keypoints")
     if not (isinstance(src, str) and isinstance(trg, str) and src and trg):
         return ListedPair(index, str(src or ""), str(trg or ""), error="src and trg must be names of images")
@@ -111,4 +145,5 @@ def _parse_pair(index: int, row: Mapping[str | None, Any]) -> ListedPair:
             keypoints = [[float(n) for n in point.split(",")] for point in keypoints.split(";") if point.strip()]
         except ValueError as error:
             return ListedPair(index, src, trg, error=f"keypoints must be 'x,y;x,y' ({error})")
-    return ListedPair(index, src, trg, keypoints or None)
+    empty = keypoints is None or (hasattr(keypoints, "__len__") and len(keypoints) == 0)
+    return ListedPair(index, src, trg, None if empty else keypoints)

@@ -1,189 +1,170 @@
-"""A long list of pairs → matches in Parquet files: streamed, shared among processes, each pair exactly once.
+"""A long list of pairs → matches in Parquet files: streamed, by any number of workers, each pair exactly once.
 
 The list is cut into shards of equal length, and each shard becomes one file, which is written completely or not at all.
-A run that was stopped continues with the shards that are missing, with any number of processes. Processes do not
-communicate: if one fails, the others continue.
+So whoever is stopped, a file that is there is done. A run continues with the shards that are missing, with one process
+or with many, here or elsewhere.
 """
 
-import os
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from io import BytesIO
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
 from transformatcher.config import to_plain
-from transformatcher.data.prefetch import Prefetcher
 from transformatcher.errors import InputError, require_packages
-from transformatcher.files import atomic_write, remove_unfinished
-from transformatcher.inference.bulk.encode_cache import (
-    Encoder,
-    FeatureCache,
-    NetworkInput,
-    PairMatches,
-    decode,
-    match_shard,
-)
-from transformatcher.inference.bulk.pair_list import PairList
+from transformatcher.inference.bulk.match_table import match_schema, match_table
+from transformatcher.inference.bulk.pair_list import ListedPair, PairList
+from transformatcher.inference.engine import Engine, LocalEngine, Track
 from transformatcher.inference.matcher import Matcher
+from transformatcher.inference.pair_matcher import PairMatcher
 from transformatcher.models.weights_io import hash_tensors
-from transformatcher.run_folder import Run, check_run_folder, write_run
+from transformatcher.run_folder import Run, check_run, format_run, parse_run
+from transformatcher.storage import Folder
 
 if TYPE_CHECKING:
     import pyarrow
 
 RUN = "_run.json"  # programs that read a folder of Parquet files skip names that begin with an underscore
-SHARDS = "part-*.parquet"
 SHARD_SIZE = 1000  # pairs
-CACHE_BYTES = 2 * 2**30
 MAX_ERRORS = 20  # that a summary lists
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class WorkerShare:
-    """Which of the processes that work on one list this is."""
-
-    rank: int = 0
-    world: int = 1
-
-    @classmethod
-    def from_environment(cls) -> "WorkerShare":
-        """As RANK and WORLD_SIZE in the environment say, which torchrun sets; without them, the only process."""
-        try:
-            rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        except ValueError as error:
-            raise InputError(f"RANK and WORLD_SIZE in the environment must be whole numbers ({error})") from error
-        if not 0 <= rank < world:
-            raise InputError(f"RANK={rank} in the environment does not go with WORLD_SIZE={world}")
-        return cls(rank, world)
-
-    def of(self, items: Sequence[Item]) -> Sequence[Item]:
-        """This process's items. They are consecutive, because neighbours in a list are likely to share images."""
-        return items[self.rank * len(items) // self.world : (self.rank + 1) * len(items) // self.world]
 
 
 @dataclass(frozen=True)
 class BulkProgress:
-    """How far this process is with its share of the pairs."""
+    """How far a run is."""
 
     done: int  # pairs, including those of earlier runs
     total: int
     matched: int  # pairs in this run
-    encoded: int  # images whose features were computed in this run
     failed: int  # pairs of finished shards
 
 
 @dataclass(frozen=True)
 class BulkSummary:
-    """The state when a process has finished its share."""
+    """The state when all shards are there."""
 
-    pairs: int  # of the share
-    failed: int  # of the share
-    complete: bool  # whether the shards of all processes are finished
-    errors: list[str]  # the first ones: of all shards if complete, else of this share
-    total_failed: int  # pairs that failed, counted in the same shards
+    pairs: int
+    failed: int
+    encoded: int  # images whose features were computed in this run
+    errors: list[str]  # the first ones
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of the list to be matched."""
+
+    file: str
+    pairs: list[ListedPair]
+    retry: bool = False  # the file is there; only its failed pairs are matched
+
+    def __str__(self) -> str:
+        return self.file
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """A shard whose file is written."""
+
+    file: str
+    matched: int  # pairs
+    failed: int  # pairs of the file
+    encoded: int
 
 
 def match_list(
-    matcher: Matcher,
+    matcher: PairMatcher,
     pairs: PairList,
-    out: Path,
+    out: Folder,
     *,
-    share: WorkerShare | None = None,
-    batch: int = 8,
-    threads: int = 2,
+    engine: Engine | None = None,
     shard_size: int = SHARD_SIZE,
-    cache_bytes: int = CACHE_BYTES,
+    retry_failed: bool = False,
+    overwrite: bool = False,
     track: Callable[[BulkProgress], None] = lambda _: None,
 ) -> BulkSummary:
     """Match all pairs of a list. Shards that exist already are skipped.
 
     Args:
-        matcher: on the device to use.
+        matcher: with a ``Matcher``, whose weights the results are recorded with.
         pairs: see :func:`open_list`. Fastest when sorted by source.
-        out: a folder for ``part-….parquet``. A folder with results of another list or model is refused.
-        share: which of several processes this is; None: as the environment says.
-        batch: pairs at a time.
-        threads: that decode images.
-        shard_size: pairs in a file. A process that is killed loses at most one shard.
-        cache_bytes: limit for the features that are kept, on the matcher's device.
-        track: called after each batch.
+        out: for ``part-….parquet``. A folder with results of another list or model is refused.
+        engine: what runs the workers; None: one worker in this process.
+        shard_size: pairs in a file. A worker that is killed loses at most one shard.
+        retry_failed: match those pairs again that could not be matched.
+        overwrite: start again; results in ``out`` are removed.
+        track: is called after each batch, or now and then.
 
     Example:
-        >>> summary = match_list(Matcher.from_pretrained(), open_list(Path("pairs.csv")), Path("matches"))
-        >>> summary.complete, summary.total_failed
+        >>> matcher = PairMatcher(Matcher.from_pretrained(), root="photos")
+        >>> match_list(matcher, open_list("pairs.csv"), Folder("matches")).failed
+        0
     """
     require_pyarrow()
-    share = share or WorkerShare.from_environment()
-    _claim_folder(out, _describe_run(matcher, pairs, shard_size))
-    starts = list(range(0, pairs.count, shard_size))
-    paths = {start: shard_path(out, start, pairs.count) for start in starts}
-    mine = share.of(starts)
-    todo = [start for start in mine if not paths[start].exists()]
-    total = sum(min(shard_size, pairs.count - start) for start in mine)
-    before = total - sum(min(shard_size, pairs.count - start) for start in todo)
-    failed = sum(count_failed(paths[start]) for start in set(mine) - set(todo))
-    matched, cache = 0, FeatureCache(cache_bytes)
+    with out.lock():
+        _claim_folder(out, _describe_run(matcher, pairs, shard_size), overwrite=overwrite)
+        done = _finished_shards(out, pairs, shard_size)
+        again = {start for start, failed in done.items() if failed and retry_failed}
+        shards = _shards(pairs, shard_size, done.keys() - again, again)
+        failed = sum(count for start, count in done.items() if start not in again)
+        before = sum(min(shard_size, pairs.count - start) for start in done) - sum(done[start] for start in again)
+        matched = encoded = 0
 
-    def decode_listed(name: str) -> NetworkInput | str:
-        detail = 0.0 if matcher.coarse_to_fine is None else matcher.coarse_to_fine.detail
-        return decode(pairs.image(name), matcher.config.image_size, detail)
+        def report(unfinished: int = 0) -> None:
+            track(BulkProgress(before + matched + unfinished, pairs.count, matched + unfinished, failed))
 
-    with Prefetcher(decode_listed, threads) as decoded:
-        encoder = Encoder(matcher, cache, decoded)
-        for start, listed in pairs.shards(todo, shard_size):
-            shard: list[PairMatches] = []
-            for results in match_shard(encoder, listed, batch):
-                shard += results
-                done = matched + len(shard)
-                track(BulkProgress(before + done, total, done, cache.encoded, failed))
-            shard.sort(key=lambda one: one.pair.index)
-            atomic_write(paths[start], partial(_write_parquet, shard))
-            matched += len(shard)
-            failed += sum(bool(one.error) for one in shard)
-    complete = all(path.exists() for path in paths.values())
-    if complete:
-        remove_unfinished(out)
-    return summarize(list(paths.values()) if complete else [paths[start] for start in mine], total, failed, complete)
+        run = (engine or LocalEngine()).run(
+            partial(ShardWorker, matcher, out), shards, name="match-pairs", track=report
+        )
+        for result in run:
+            matched, encoded, failed = matched + result.matched, encoded + result.encoded, failed + result.failed
+            report()
+        files = _shard_files(pairs, shard_size)
+        if missing := [file for file in files.values() if file not in out.names()]:
+            raise InputError(
+                f"{out}: {missing[0]} is not there, although a worker wrote it; several machines need an --out that "
+                "they share, or a URL"
+            )
+        errors = list(islice(read_errors(out, files.values()), MAX_ERRORS)) if failed else []
+        return BulkSummary(pairs.count, failed, encoded, errors)
 
 
-def summarize(shards: Sequence[Path], pairs: int, failed: int, complete: bool) -> BulkSummary:
-    """The numbers of this process's share, with the errors in some shards."""
-    errors = list(islice(read_errors(shards), MAX_ERRORS))
-    return BulkSummary(pairs, failed, complete, errors, sum(count_failed(path) for path in shards))
+class ShardWorker:
+    """Shards → their files: what every worker does.
+
+    Args:
+        matcher: matches the pairs.
+        out: where the files go.
+        track: is called with the number of pairs done in the present shard.
+    """
+
+    def __init__(self, matcher: PairMatcher, out: Folder, track: Track) -> None:
+        self.matcher, self.out, self.track = matcher, out, track
+        self.encoder = matcher.encoder  # the model is loaded now
+
+    def __call__(self, shards: Iterable[Shard]) -> Iterator[ShardResult]:
+        """Match shards one after another."""
+        for shard in shards:
+            before, encoded = None, self.encoder.cache.encoded
+            wanted: Sequence[ListedPair] = shard.pairs
+            if shard.retry:
+                before = read_table(self.out, shard.file)
+                bad = set(failed_pairs(before)["pair"].to_pylist())
+                wanted = [pair for pair in shard.pairs if pair.index in bad]
+            table = match_table(self.matcher.match(wanted, self.track))
+            if before is not None:
+                table = merge_tables(before.filter(before["error"].is_null()), table)
+            failed = len(failed_pairs(table))
+            self.out.write(shard.file, table_to_parquet(table, len(shard.pairs), failed))
+            yield ShardResult(shard.file, len(wanted), failed, self.encoder.cache.encoded - encoded)
 
 
-def shard_path(out: Path, start: int, count: int) -> Path:
-    """The file of the shard that begins with pair number ``start`` of ``count``."""
-    return out / f"part-{start:0{len(str(count))}d}.parquet"
-
-
-def count_failed(path: Path) -> int:
-    """How many pairs of a shard could not be matched, according to its metadata."""
-    import pyarrow.parquet as pq
-
-    try:
-        return int(pq.read_schema(path).metadata[b"failed"])
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise InputError(
-            f"{path}: not a file that match-pairs wrote ({error}); delete it, and its pairs are matched again"
-        ) from error
-
-
-def read_errors(paths: Iterable[Path]) -> Iterator[str]:
-    """Error messages of the pairs that could not be matched."""
-    import pyarrow.parquet as pq
-
-    for path in paths:
-        if count_failed(path):
-            table = pq.read_table(path, columns=["pair", "error"])
-            rows = table.filter(table["error"].is_valid()).to_pylist()
-            yield from (f"pair {row['pair']}: {row['error']}" for row in rows)
+# ---------------------------------------------------------------- the folder
 
 
 def require_pyarrow() -> None:
@@ -191,75 +172,116 @@ def require_pyarrow() -> None:
     require_packages("matching a list of pairs", "pyarrow", extra="bulk")
 
 
-def _describe_run(matcher: Matcher, pairs: PairList, shard_size: int) -> Run:
-    calibration = asdict(matcher.calibration) if matcher.calibrated else None
+def _shard_files(pairs: PairList, shard_size: int) -> dict[int, str]:
+    """The file of each shard, by its first pair."""
+    digits = len(str(pairs.count))
+    return {start: f"part-{start:0{digits}d}.parquet" for start in range(0, pairs.count, shard_size)}
+
+
+def _finished_shards(out: Folder, pairs: PairList, shard_size: int) -> dict[int, int]:
+    """The first pair of each shard that is there → how many of its pairs failed."""
+    there = out.names()
+    return {start: count_failed(out, file) for start, file in _shard_files(pairs, shard_size).items() if file in there}
+
+
+def _shards(pairs: PairList, shard_size: int, done: Iterable[int], again: set[int]) -> Iterator[Shard]:
+    """The shards that are to be matched, read from the list as they are needed."""
+    files, done = _shard_files(pairs, shard_size), set(done)
+    for start, listed in pairs.shards((start for start in files if start not in done), shard_size):
+        yield Shard(files[start], listed, start in again)
+
+
+def _describe_run(matcher: PairMatcher, pairs: PairList, shard_size: int) -> Run:
+    model = matcher.matcher
+    assert isinstance(model, Matcher)
     return Run(
         "match-pairs",
         {
             "pairs": pairs.count,
             "list": pairs.digest,
             "shard_size": shard_size,
-            "model": to_plain(matcher.config),
-            "weights": hash_tensors(matcher.model.state_dict()),
-            "calibration": calibration,
-            "precision": matcher.precision,
-            "try_mirrored": matcher.try_mirrored and matcher.coarse_to_fine is not None,
+            "model": to_plain(model.config),
+            "weights": hash_tensors(model.model.state_dict()),
+            "calibration": asdict(model.calibration) if model.calibrated else None,
+            "precision": model.precision,
+            "try_mirrored": model.try_mirrored and model.coarse_to_fine is not None,
+            "features": "float32" if matcher.store is None else "float16",
         },
     )
 
 
-def _claim_folder(out: Path, run: Run) -> None:
-    """Refuse a folder of another run. Several processes of one run may do this at the same time."""
-    check_run_folder(out, run, [SHARDS], way_out="choose another --out", shared=True, name=RUN)
-    if not (out / RUN).exists():
-        write_run(out, run, RUN)  # all processes write the same
+def _claim_folder(out: Folder, run: Run, *, overwrite: bool) -> None:
+    """Refuse a folder of another run; write ``_run.json`` before the first result."""
+    names = out.names()
+    results = sorted(name for name in names if name.startswith("part-") and name.endswith(".parquet"))
+    before = None
+    if RUN in names:
+        with suppress(ValueError, RecursionError):  # damaged
+            before = parse_run(json.loads(out.read(RUN)))
+    way_out = "choose another --out, or give --overwrite"
+    check_run(out, run, before, bool(results), overwrite=overwrite, way_out=way_out, name=RUN)
+    for name in results if overwrite else ():
+        out.remove(name)
+    if overwrite or not results:
+        out.write(RUN, format_run(run).encode())
 
 
-def _write_parquet(shard: Sequence[PairMatches], path: Path) -> None:
+# ---------------------------------------------------------------- files
+
+
+def count_failed(out: Folder, file: str) -> int:
+    """How many pairs of a shard could not be matched, according to its metadata."""
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_schema(BytesIO(out.read(file)) if out.remote else out.path(file)).metadata[b"failed"])
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise _not_ours(out, file, error) from error
+
+
+def read_table(out: Folder, file: str) -> "pyarrow.Table":
+    """The rows of a shard."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = pa.dictionary(pa.int32(), pa.string())
-    schema = pa.schema(
-        [
-            ("pair", pa.int64()), ("src", names), ("trg", names), ("x0", pa.float32()), ("y0", pa.float32()),
-            ("x1", pa.float32()), ("y1", pa.float32()), ("confidence", pa.float32()), ("is_match", pa.bool_()),
-            ("same_kind", pa.float32()), ("mirrored", pa.bool_()), ("error", pa.string()),
-        ],
-        metadata={"pairs": str(len(shard)), "failed": str(sum(bool(one.error) for one in shard))},
-    )  # fmt: skip
-    pq.write_table(pa.table(_columns(shard), schema=schema), path, compression="zstd")
+    try:
+        return pq.read_table(BytesIO(out.read(file))).cast(match_schema())
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+        raise _not_ours(out, file, error) from error
 
 
-def _columns(shard: Sequence[PairMatches]) -> "dict[str, pyarrow.Array]":
-    """One row for each point. A pair without points has one row with empty numbers, so that no pair is missing."""
+def _not_ours(out: Folder, file: str, error: Exception) -> InputError:
+    return InputError(
+        f"{out.path(file)}: not a file that match-pairs wrote ({error}); delete it, and its pairs are matched again"
+    )
+
+
+def failed_pairs(table: "pyarrow.Table") -> "pyarrow.Table":
+    """The rows of pairs that could not be matched."""
+    return table.filter(table["error"].is_valid())
+
+
+def merge_tables(one: "pyarrow.Table", other: "pyarrow.Table") -> "pyarrow.Table":
+    """The rows of two tables, by pair; those of a pair are all in one of them and keep their order."""
     import pyarrow as pa
 
-    rows = np.array([max(1, len(one.confidence)) for one in shard])
-    numbers = np.concatenate([_numbers(one) for one in shard])  # (rows, 5)
-    empty = np.isnan(numbers[:, 0])
-    pair_of_row = pa.array(np.arange(len(shard)).repeat(rows), pa.int32())
-
-    def column(values: Sequence[str | None]) -> "pyarrow.Array":
-        return pa.array(values, pa.string()).take(pair_of_row)
-
-    is_match = [one.is_match if len(one.is_match) else np.zeros(1, dtype=bool) for one in shard]
-    return {
-        "pair": pa.array(np.array([one.pair.index for one in shard]).repeat(rows), pa.int64()),
-        "src": column([one.pair.src for one in shard]).dictionary_encode(),
-        "trg": column([one.pair.trg for one in shard]).dictionary_encode(),
-        **{
-            name: pa.array(numbers[:, number].astype(np.float32), pa.float32(), mask=empty)
-            for number, name in enumerate(("x0", "y0", "x1", "y1", "confidence"))
-        },
-        "is_match": pa.array(np.concatenate(is_match), pa.bool_()),
-        "same_kind": pa.array([one.same_kind for one in shard], pa.float32()).take(pair_of_row),
-        "mirrored": pa.array([one.mirrored for one in shard], pa.bool_()).take(pair_of_row),
-        "error": column([one.error or None for one in shard]),
-    }
+    both = pa.concat_tables([one, other]).unify_dictionaries().combine_chunks()
+    return both.take(pa.array(np.argsort(both["pair"].to_numpy(), kind="stable")))
 
 
-def _numbers(one: PairMatches) -> Float[np.ndarray, "n 5"]:
-    if not len(one.confidence):
-        return np.full((1, 5), np.nan)
-    return np.concatenate([one.src_px, one.trg_px, one.confidence[:, None]], axis=1)
+def read_errors(out: Folder, files: Iterable[str]) -> Iterator[str]:
+    """Error messages of the pairs that could not be matched."""
+    for file in files:
+        if count_failed(out, file):
+            rows = failed_pairs(read_table(out, file)).to_pylist()
+            yield from (f"pair {row['pair']}: {row['error']}" for row in rows)
+
+
+def table_to_parquet(table: "pyarrow.Table", pairs: int, failed: int) -> bytes:
+    """The content of a shard's file."""
+    import pyarrow.parquet as pq
+
+    buffer = BytesIO()
+    metadata = {"pairs": str(pairs), "failed": str(failed)}
+    pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+    return buffer.getvalue()

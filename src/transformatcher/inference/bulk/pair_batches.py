@@ -1,141 +1,27 @@
-"""Listed pairs → matches: every image encoded once, pairs matched in batches, errors recorded pair by pair."""
+"""Listed pairs → matches: matched in batches, errors recorded pair by pair."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from transformatcher.coords import norm_to_px
 from transformatcher.data.pairs import point_array, stack_points
-from transformatcher.data.prefetch import Prefetcher, batched
+from transformatcher.data.prefetch import batched
 from transformatcher.errors import InputError
-from transformatcher.images import limit_detail, to_tensor
 from transformatcher.inference.bulk.pair_list import ListedPair
 from transformatcher.inference.calibration import is_match
 from transformatcher.inference.encoded_photo import EncodedPhoto, View, stack_features
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.passes import FineMatches, QueryPoints
-from transformatcher.inference.photos import check_points, to_pixels
+from transformatcher.inference.photo_encoder import MAX_ERROR_LENGTH, CachedFeatures, Encoder
+from transformatcher.inference.photos import check_points
 from transformatcher.inference.readout import PointMatches, TwoWayFlow, read_grid, read_points
-from transformatcher.schema import Size
 
-MAX_ERROR_LENGTH = 500  # characters of an error message that are stored
 BATCHES_AHEAD = 2  # whose images are decoded while one batch is matched
-
-
-# ---------------------------------------------------------------- images, each encoded once
-
-
-@dataclass(frozen=True)
-class NetworkInput:
-    """A decoded image: as the network takes it, and in all the detail that a crop of it can use."""
-
-    tensor: Float[Tensor, "3 h w"]  # resized and normalised for the network
-    pixels: UInt8[np.ndarray, "_ _ 3"]
-    size: Size  # of the original image
-
-
-@dataclass(frozen=True)
-class CachedFeatures:
-    """The features of an image, or the reason why there are none."""
-
-    size: Size = (0, 0)  # of the original image
-    photo: EncodedPhoto | None = None
-    error: str = ""
-
-    @property
-    def bytes(self) -> int:
-        """Approximate size in memory."""
-        if self.photo is None:
-            return 1000 + len(self.error)
-        return self.photo.pixels.nbytes + sum(f.numel() * f.element_size() for f in self.photo.features)
-
-
-@dataclass
-class FeatureCache:
-    """The features of the most recently used images, up to ``limit`` bytes."""
-
-    limit: int
-    kept: OrderedDict[str, CachedFeatures] = field(default_factory=OrderedDict)
-    bytes: int = 0
-    encoded: int = 0  # images whose features were computed
-
-    def get(self, name: str) -> CachedFeatures | None:
-        """The entry of an image, which now counts as the most recently used; None if there is none."""
-        if name in self.kept:
-            self.kept.move_to_end(name)
-        return self.kept.get(name)
-
-    def put(self, name: str, entry: CachedFeatures) -> None:
-        """Add an entry and remove the least recently used ones until the limit is met."""
-        self.kept[name] = entry
-        self.bytes += entry.bytes
-        while self.bytes > self.limit and len(self.kept) > 1:
-            _, old = self.kept.popitem(last=False)
-            self.bytes -= old.bytes
-
-
-def decode(path: Path, size: Size, detail: float = 0.0) -> NetworkInput | str:
-    """An image as the network takes it, or an error message: one bad file among millions must not end the run.
-
-    Args:
-        path: of the image.
-        size: (h, w) of the network's input.
-        detail: see :func:`limit_detail`.
-    """
-    try:
-        pixels = to_pixels(path)
-        full = (pixels.shape[0], pixels.shape[1])
-        return NetworkInput(to_tensor(pixels, size), limit_detail(pixels, size, detail), full)
-    except (InputError, MemoryError, OSError) as error:
-        return (str(error) or f"{path}: too large for this machine's memory")[:MAX_ERROR_LENGTH]
-
-
-class Encoder:
-    """Names of images → their features; threads decode the images of the next batches while the network works.
-
-    Args:
-        matcher: whose model computes the features.
-        cache: of features.
-        decoded: names of images → their pixels, or an error message; see :func:`decode`.
-    """
-
-    def __init__(self, matcher: Matcher, cache: FeatureCache, decoded: Prefetcher[str, NetworkInput | str]) -> None:
-        self.matcher, self.cache, self.decoded = matcher, cache, decoded
-
-    def prefetch(self, names: Iterable[str]) -> None:
-        """Start to decode the images whose features are not in the cache."""
-        for name in names:
-            if name not in self.cache.kept:
-                self.decoded.start(name, name)
-
-    def encode(self, names: Sequence[str]) -> dict[str, CachedFeatures]:
-        """The features of all images; those that are not in the cache go through the network in one batch."""
-        entries = {name: entry for name in names if (entry := self.cache.get(name)) is not None}
-        new = [name for name in dict.fromkeys(names) if name not in entries]
-        self.prefetch(new)
-        decoded = {name: self.decoded.take(name) for name in new}
-        images = {name: image for name, image in decoded.items() if isinstance(image, NetworkInput)}
-        if images:
-            tensors = torch.stack([image.tensor for image in images.values()]).to(self.matcher.device)
-            features = self.matcher.network.encode(tensors)
-            for row, (name, image) in enumerate(images.items()):
-                # A copy, because a view would keep the features of the whole batch in memory.
-                photo = EncodedPhoto(image.pixels, [f[row : row + 1].clone() for f in features], Path(name).name)
-                entries[name] = CachedFeatures(image.size, photo)
-            self.cache.encoded += len(images)
-        entries |= {name: CachedFeatures(error=error) for name, error in decoded.items() if isinstance(error, str)}
-        for name in new:
-            self.cache.put(name, entries[name])
-        return entries
-
-
-# ---------------------------------------------------------------- matching
 
 
 @dataclass(frozen=True)

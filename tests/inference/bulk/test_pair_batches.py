@@ -1,19 +1,16 @@
-"""Every image encoded once, within a limit of memory."""
+"""Pairs in batches say what match says of each, with every image encoded once."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.bulk import all_rows, names, write_csv
-from helpers.passes import matcher_in_passes, mirrored, texture, thing
+from helpers.bulk import all_rows, match_listed, names, write_csv
+from helpers.passes import matcher_in_passes, mirrored, thing
 from PIL import Image
 
 from transformatcher.inference import readout
-from transformatcher.inference.bulk.encode_cache import CachedFeatures, FeatureCache, decode
-from transformatcher.inference.bulk.pair_list import open_list
-from transformatcher.inference.bulk.parquet_shards import BulkProgress, match_list
-from transformatcher.inference.encoded_photo import EncodedPhoto
+from transformatcher.inference.bulk.parquet_shards import BulkProgress
 from transformatcher.inference.matcher import Matcher
 
 pytest.importorskip("pyarrow")
@@ -22,7 +19,7 @@ pytest.importorskip("pyarrow")
 def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Path, tmp_path: Path, monkeypatch):
     a, b, *_ = names(photos)
     monkeypatch.setattr(readout, "cycle_error", lambda _back, src, _trg: torch.full(src.shape[:2], 2.0))
-    match_list(small, open_list(write_csv(tmp_path / "pairs.csv", [(a, b, "")])), tmp_path / "out")
+    match_listed(small, write_csv(tmp_path / "pairs.csv", [(a, b, "")]), tmp_path / "out")
     (row,) = all_rows(tmp_path / "out")
     assert row == {
         "pair": 0, "src": a, "trg": b, "x0": None, "y0": None, "x1": None, "y1": None, "confidence": None,
@@ -33,43 +30,16 @@ def test_a_pair_without_a_match_is_there_all_the_same(small: Matcher, photos: Pa
 def test_each_image_is_looked_at_once(small: Matcher, photos: Path, tmp_path: Path):
     images = names(photos)
     rows = [(src, trg, "") for trg in images for src in images]  # sources in the worst order
-    pairs = open_list(write_csv(tmp_path / "pairs.csv", rows))
+    path = write_csv(tmp_path / "pairs.csv", rows)
     seen: list[BulkProgress] = []
-    match_list(small, pairs, tmp_path / "once", shard_size=5, batch=2, track=seen.append)
-    assert seen[-1] == BulkProgress(done=25, total=25, matched=25, encoded=5, failed=0)
-    match_list(small, pairs, tmp_path / "again", shard_size=5, batch=2, cache_bytes=1, track=seen.append)
-    assert seen[-1].encoded > 5
+    assert match_listed(small, path, tmp_path / "once", shard_size=5, batch=2, track=seen.append).encoded == 5
+    assert seen[-1] == BulkProgress(done=25, total=25, matched=25, failed=0)
+    assert match_listed(small, path, tmp_path / "again", shard_size=5, batch=2, cache_bytes=1).encoded > 5
     for one, other in zip(all_rows(tmp_path / "once"), all_rows(tmp_path / "again"), strict=True):
         assert one["pair"] == other["pair"]
         np.testing.assert_allclose(one["x1"], other["x1"], atol=0.02)
-    match_list(small, pairs, tmp_path / "grouped", shard_size=25, batch=1, cache_bytes=700_000, track=seen.append)
-    assert seen[-1].encoded <= 25  # room for two: a source stays while its own pairs last
-
-
-def test_what_was_used_last_is_kept():
-    def seen() -> CachedFeatures:
-        photo = EncodedPhoto(np.zeros((10, 10, 3), dtype=np.uint8), [torch.zeros(1, 1175, 1, 1)])
-        return CachedFeatures((10, 10), photo)  # 5,000 bytes in all
-
-    cache = FeatureCache(15_000)
-    for name in "abc":
-        cache.put(name, seen())
-    assert cache.get("a") is not None
-    cache.put("d", seen())
-    assert list(cache.kept) == ["c", "a", "d"]
-    assert cache.get("b") is None
-    assert cache.bytes == 15_000
-
-
-def test_as_many_pixels_are_kept_as_crops_can_use(tmp_path: Path):
-    Image.fromarray(texture(0, (300, 500))).save(tmp_path / "photo.png")
-    for detail, kept in ((0.0, (1, 1)), (2.0, (192, 320)), (3.0, (288, 480)), (9.0, (300, 500))):
-        image = decode(tmp_path / "photo.png", (96, 96), detail)
-        assert image.size == (300, 500)
-        assert image.pixels.shape[:2] == kept
-        assert image.tensor.shape == (3, 96, 96)
-    whole = decode(tmp_path / "photo.png", (96, 96), 0.0).pixels
-    assert whole.base is None  # a view would keep the whole photo in memory
+    grouped = match_listed(small, path, tmp_path / "grouped", shard_size=25, batch=1, cache_bytes=700_000)
+    assert grouped.encoded <= 25  # room for two: a source stays while its own pairs last
 
 
 def test_a_list_in_several_passes_says_what_match_says(tmp_path: Path):
@@ -82,8 +52,8 @@ def test_a_list_in_several_passes_says_what_match_says(tmp_path: Path):
     points = "120,80;170,90;140,140;200,150;160,110;185,120"
     rows = [("a", "b", points), ("a", "c", "150,100;170,90"), ("a", "a", ""), ("c", "a", points), ("a", "d", points)]
     matcher = matcher_in_passes(calibrated=True, try_mirrored=True)
-    pairs = open_list(write_csv(tmp_path / "pairs.csv", [(path[src], path[trg], kps) for src, trg, kps in rows]))
-    assert match_list(matcher, pairs, tmp_path / "out", batch=5).failed == 0
+    listed = write_csv(tmp_path / "pairs.csv", [(path[src], path[trg], kps) for src, trg, kps in rows])
+    assert match_listed(matcher, listed, tmp_path / "out", batch=5).failed == 0
     found = all_rows(tmp_path / "out")
     for index, (src, trg, kps) in enumerate(rows):
         keypoints = [[float(n) for n in point.split(",")] for point in kps.split(";")] if kps else None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformatcher.annotation.feature_store import FeatureStore
+from transformatcher.inference.feature_store import FeatureStore, as_stored
 
 SIZE = 2 * 3 * 4 * 4  # bytes of one entry's values, in float16
 
@@ -28,8 +28,16 @@ def test_values_beyond_float16_are_cut(tmp_path: Path):
     assert store.load("a")[0].flatten().tolist() == [65504.0, -65504.0]
 
 
-def test_the_least_recently_used_go_first(tmp_path: Path):
-    store = FeatureStore(tmp_path, 3 * SIZE)
+@pytest.fixture(scope="module")
+def file_size(tmp_path_factory) -> int:
+    """Of one entry, with its header."""
+    folder = tmp_path_factory.mktemp("one")
+    FeatureStore(folder, 10_000).save("a", features(0))
+    return next(folder.iterdir()).stat().st_size
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path, file_size: int):
+    store = FeatureStore(tmp_path, 3 * file_size)
     for seed, key in enumerate("abc"):
         store.save(key, features(seed))
     assert store.load("a") is not None
@@ -45,8 +53,27 @@ def test_what_does_not_fit_is_not_kept(tmp_path: Path):
     assert not (tmp_path / "none").exists()
 
 
-def test_saved_twice_counts_once(tmp_path: Path):
-    store = FeatureStore(tmp_path, 2 * SIZE)
+def test_two_processes_share_a_folder(tmp_path: Path, file_size: int):
+    one, other = (FeatureStore(tmp_path, 10 * file_size) for _ in range(2))
+    for seed in range(8):
+        one.save(f"one {seed}", features(seed))
+        other.save(f"other {seed}", features(seed))
+    assert len(list(tmp_path.iterdir())) == 10  # the limit of both together
+    assert other.load("one 7") is not None
+    assert one.load("other 0") is None
+
+
+def test_what_comes_back_is_what_a_store_would_return(tmp_path: Path):
+    fresh = [f.to(memory_format=torch.channels_last) for f in features(0, torch.bfloat16)]
+    store = FeatureStore(tmp_path, 10_000)
+    store.save("a", fresh)
+    (loaded,), (kept,) = store.load("a"), as_stored(fresh)
+    assert torch.equal(loaded, kept)
+    assert loaded.stride() == kept.stride() != fresh[0].stride()
+
+
+def test_saved_twice_counts_once(tmp_path: Path, file_size: int):
+    store = FeatureStore(tmp_path, 2 * file_size)
     for _ in range(5):
         store.save("a", features(0))
     store.save("b", features(1))
