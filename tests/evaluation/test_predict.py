@@ -13,7 +13,7 @@ from torch import nn
 from transformatcher.coords import grid_norm
 from transformatcher.data.spair import load_spair
 from transformatcher.errors import InputError
-from transformatcher.evaluation.predict import fingerprint, predict_to_disk, read_predictions
+from transformatcher.evaluation.predict import PairPredictor, fingerprint, predict_to_disk, read_predictions
 from transformatcher.evaluation.scores import absent_points, score
 from transformatcher.files import exclusive_lock
 from transformatcher.models.sampler import bilinear_sample
@@ -44,9 +44,9 @@ class Identity(TransforMatcher):
         return bilinear_sample(flow.trg_norm, points)
 
 
-def predict(model, pairs, out, run=None, **options):
-    options = {"image_size": (32, 32), "device": torch.device("cpu"), "batch": 1} | options
-    return predict_to_disk(model, pairs, out, Run("eval", run or {"a": 1}), **options)
+def predict(model, pairs, out, run=None, *, batch=1, **options):
+    predictor = PairPredictor(model, (32, 32), torch.device("cpu"), batch=batch)
+    return predict_to_disk(lambda _track: predictor, pairs, out, Run("eval", run or {"a": 1}), **options)
 
 
 class TestPredictions:

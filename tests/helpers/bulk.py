@@ -10,6 +10,11 @@ from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.pair_matcher import PairMatcher
 from transformatcher.storage import Folder
 
+SMALL = {
+    "backbone": "resnet50", "stages": [1], "image_size": [32, 48], "match2match.depth": 1,
+    "correlation_skip": 200, "kernel_sigma": 2.5, "kernel_on": "probabilities", "sampler": "bilinear",
+}  # fmt: skip
+
 RUN_OPTIONS = ("engine", "shard_size", "retry_failed", "overwrite", "track")
 
 

@@ -1,8 +1,10 @@
 """``transformatcher eval``: a benchmark's pairs → predictions, scores and a plot."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
+from transformatcher.cli.engine_args import add_engine, make_engine, worker_device
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.model_args import (
     BATCH,
@@ -64,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_score(parser)
     add_model(parser, try_mirrored=False)
+    add_engine(parser)
     group = add_run(parser)
     group.add_argument("--batch", type=BATCH, default=8, metavar="N", help="pairs at a time (%(default)s)")
     group.add_argument("--threads", type=THREADS, default=2, metavar="N", help="threads that decode (%(default)s)")
@@ -76,13 +79,15 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.config import to_plain
     from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
     from transformatcher.evaluation.metrics import ALPHAS
-    from transformatcher.evaluation.predict import fingerprint, predict_to_disk
+    from transformatcher.evaluation.predict import PairPredictor, fingerprint, predict_to_disk
     from transformatcher.evaluation.scores import SCORES, parse_alphas, parse_frame
     from transformatcher.models.weights_io import hash_tensors
     from transformatcher.run_folder import Run
 
     frame, alphas = parse_frame(args.frame), parse_alphas(args.alpha or ALPHAS)
     out = named_folder(args.out)
+    engine = make_engine(args)
+    device = worker_device(args)
     matcher, _ = load_matcher(args)
     config = matcher.config
     root = Path(args.root)
@@ -113,12 +118,12 @@ def run(args: argparse.Namespace) -> int:
     arguments |= {name: value for name, value in options.items() if value}
     if args.pck_threshold == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
         raise InputError(f"--pck-threshold bbox: not every pair of {args.benchmark} has an object box; choose another")
+    options = {"all_points": args.all_points, "batch": args.batch, "threads": args.threads}
+    make_worker = partial(PairPredictor.make, matcher, device, **options)
     with progress_bar("predicting") as track:
         predict_to_disk(
-            matcher.network, pairs, out, Run("eval", arguments), image_size=config.image_size, device=matcher.device,
-            coarse_to_fine=matcher.coarse_to_fine, all_points=args.all_points, batch=args.batch, threads=args.threads,
-            overwrite=args.overwrite, track=track,
-        )  # fmt: skip
+            make_worker, pairs, out, Run("eval", arguments), engine=engine, overwrite=args.overwrite, track=track
+        )
     pck_threshold, alpha = score_folder(out, frame, alphas, args.pck_threshold, SCORES)
     if args.draw:
         draw_pairs(out, {pair.name: pair for pair in pairs}, frame, pck_threshold, alpha, args.draw)

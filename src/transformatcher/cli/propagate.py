@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from transformatcher.cli.engine_args import add_engine, make_engine, worker_device
 from transformatcher.cli.inputs import check_picture, named_folder, set_threads
 from transformatcher.cli.model_args import BATCH, THREADS, add_model, add_run, add_voting, load_matcher
 from transformatcher.cli.parser import examples
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--json", action="store_true", help="print a summary as JSON")
     add_model(parser, try_mirrored=True)
+    add_engine(parser)
     run_group = add_run(parser)
     run_group.add_argument("--batch", type=BATCH, default=4, metavar="N", help="images at a time (%(default)s)")
     run_group.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (one for each core)")
@@ -90,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
     if Path(named_folder(args.out)).suffix.lower() != ".json":
         raise InputError(f"--out {args.out}: the result is a COCO-keypoint file, its name ends in .json")
     set_threads(args.threads)
+    engine = make_engine(args)
+    device = worker_device(args)
     matcher, _ = load_matcher(args)
     with progress_bar("predicting", "images") as track:
         result = propagate(
@@ -105,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
             threads=args.threads or 2,
             again=args.predict_again,
             overwrite=args.overwrite,
+            engine=engine,
+            device=None if engine is None else device,
             track=track,
         )
     pictures = []

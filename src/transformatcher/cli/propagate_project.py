@@ -84,6 +84,8 @@ def _check_files(args: argparse.Namespace) -> tuple[Path, Path | None, Path | No
     for option in UNSUITABLE:
         if getattr(args, option) is not None:
             raise InputError(f"--{option.replace('_', '-')}: of no use with a project ({PROJECT_SUFFIX}); leave it out")
+    if args.engine != "local":
+        raise InputError(f"--engine {args.engine}: a project ({PROJECT_SUFFIX}) is predicted by this process alone")
     given, out = Path(args.annotations), None if args.out is None else Path(args.out)
     if given.suffix.lower() != PROJECT_SUFFIX:
         if args.overwrite:

@@ -16,6 +16,8 @@ from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError
 from transformatcher.inference.coarse_to_fine import CoarseToFine
 from transformatcher.inference.encoded_photo import EncodedPhoto
+from transformatcher.inference.engine import Engine, LocalEngine, Track, Worker
+from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.passes import FineMatches, QueryPoints
 from transformatcher.inference.readout import PointMatches, TwoWayFlow, read_points
 from transformatcher.models.transformatcher import Features, TransforMatcher
@@ -23,6 +25,7 @@ from transformatcher.run_folder import LineFile, Run, open_run_folder
 from transformatcher.schema import ImagePair, Size
 
 PREDICTIONS = "predictions.jsonl"
+CHUNK = 32  # pairs that a worker of a cluster is given at a time
 LEVELS = ("easy", "medium", "hard")  # the levels of each factor of difficulty, 0 to 2
 
 
@@ -56,34 +59,65 @@ class Prediction:
     pair_cues: list[float] = field(default_factory=list)
 
 
-def predict_to_disk(
-    model: TransforMatcher,
-    pairs: Sequence[ImagePair],
-    out: Path,
-    run: Run,
-    *,
-    image_size: Size,
-    device: torch.device,
-    coarse_to_fine: CoarseToFine | None = None,
-    all_points: bool = False,
-    batch: int = 8,
-    threads: int = 2,
-    overwrite: bool = False,
-    track: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Path:
-    """Predict every pair's keypoints and append them to ``out/predictions.jsonl``; pairs already there are skipped.
+class PairPredictor:
+    """Annotated pairs → the predictions of their keypoints: what a worker does.
 
     Args:
         model: in evaluation mode, on ``device``.
-        pairs: with distinct names.
-        out: created if it does not exist. A folder with predictions of another ``run`` is an error.
-        run: the command and what the predictions depend on (model, weights, data), stored in ``out/run.json``.
         image_size: (h, w) of the network's input.
         device: where the model is.
         coarse_to_fine: match in several passes; None: once.
         all_points: see :func:`predict_batch`.
         batch: pairs at a time.
         threads: that decode images.
+    """
+
+    def __init__(
+        self,
+        model: TransforMatcher,
+        image_size: Size,
+        device: torch.device,
+        coarse_to_fine: CoarseToFine | None = None,
+        *,
+        all_points: bool = False,
+        batch: int = 8,
+        threads: int = 2,
+    ) -> None:
+        self.model, self.device, self.coarse_to_fine = model, device, coarse_to_fine
+        self.image_size, self.all_points, self.batch, self.threads = image_size, all_points, batch, threads
+
+    @classmethod
+    def make(cls, matcher: Matcher, device: str, _track: Track, **options: Any) -> "PairPredictor":
+        """The same for a matcher, which is brought to a device."""
+        matcher = matcher.to(device)
+        return cls(matcher.network, matcher.config.image_size, matcher.device, matcher.coarse_to_fine, **options)
+
+    def __call__(self, pairs: Iterable[ImagePair]) -> Iterator[Prediction]:
+        """The predictions of pairs, in their order; images are decoded ahead of their use."""
+        detail = 0.0 if self.coarse_to_fine is None else self.coarse_to_fine.detail
+        load = partial(load_pair, size=self.image_size, detail=detail)
+        for loaded in batched(prefetch(load, pairs, ahead=2 * self.batch, threads=self.threads), self.batch):
+            yield from predict_batch(self.model, loaded, self.device, self.coarse_to_fine, all_points=self.all_points)
+
+
+def predict_to_disk(
+    make_worker: Callable[[Track], Worker[ImagePair, Prediction]],
+    pairs: Sequence[ImagePair],
+    out: Path,
+    run: Run,
+    *,
+    engine: Engine | None = None,
+    overwrite: bool = False,
+    track: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Path:
+    """Predict every pair's keypoints and append them to ``out/predictions.jsonl``; pairs already there are skipped.
+
+    Args:
+        make_worker: makes what predicts, such as a :class:`PairPredictor`.
+        pairs: with distinct names.
+        out: created if it does not exist. A folder with predictions of another ``run`` is an error.
+        run: the command and what the predictions depend on (model, weights, data), stored in ``out/run.json``.
+        engine: what runs the workers; None: one worker in this process.
         overwrite: replace predictions of another run.
         track: called with the number of pairs done and of all pairs.
 
@@ -93,10 +127,8 @@ def predict_to_disk(
     by_name = {pair.name: pair for pair in pairs}
 
     def compute(names: Sequence[str]) -> Iterator[Prediction]:
-        load = partial(load_pair, size=image_size, detail=0.0 if coarse_to_fine is None else coarse_to_fine.detail)
-        loaded_pairs = prefetch(load, [by_name[name] for name in names], ahead=2 * batch, threads=threads)
-        for loaded in batched(loaded_pairs, batch):
-            yield from predict_batch(model, loaded, device, coarse_to_fine, all_points=all_points)
+        missing = [by_name[name] for name in names]
+        return (engine or LocalEngine()).run(make_worker, missing, name=run.command, chunk=CHUNK)
 
     with open_run_folder(out, run, [PREDICTIONS], overwrite=overwrite):
         prediction_file(out).complete(list(by_name), compute, track)

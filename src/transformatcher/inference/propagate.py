@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformatcher.errors import InputError
 from transformatcher.files import read_json, write_text
 from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD
 from transformatcher.inference.encoded_photo import EncodedPhoto
+from transformatcher.inference.engine import Engine, LocalEngine, Track, Worker, ignore
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.photos import check_points, to_pixels
 from transformatcher.inference.propagate_coco import assemble, parse_record, select_categories, to_record
@@ -31,7 +33,7 @@ from transformatcher.inference.propagate_inputs import (
     read_annotations,
     relative,
 )
-from transformatcher.inference.propagate_plan import fingerprint_references, hash_references, make_plan
+from transformatcher.inference.propagate_plan import Names, fingerprint_references, hash_references, make_plan
 from transformatcher.inference.propagate_voting import (
     KeypointEstimate,
     Vote,
@@ -44,6 +46,7 @@ from transformatcher.run_folder import LineFile, Run, check_run_folder, open_run
 from transformatcher.schema import Size
 
 MOST_REFERENCES = 6  # that vote on an image: more are no better, see docs/annotate.md
+CHUNK = 32  # photos that a worker of a cluster is given at a time
 MAX_KEPT = 64  # references whose crops and mirror images stay encoded
 RESULT = "propagate"  # the key of the run in the info of its result
 MADE_FROM = "made_from"  # there: the hash of the annotation file
@@ -82,6 +85,8 @@ def propagate(
     threads: int = 2,
     again: bool = False,
     overwrite: bool = False,
+    engine: Engine | None = None,
+    device: str | None = None,
     track: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> PropagationSummary:
     """Find annotated keypoints on every image that has none, and write a COCO-keypoint file with both.
@@ -106,6 +111,8 @@ def propagate(
         batch, threads: images at a time, and threads that decode them.
         again: predict images anew that have predictions already, also where a person has removed one.
         overwrite: start again from ``annotations``, and replace ``out``.
+        engine: what runs the workers; None: one worker in this process.
+        device: of the workers; None: the matcher's.
         track: called with the numbers of images done and in all.
 
     Example:
@@ -129,15 +136,21 @@ def propagate(
     partial = _check_out(out, run, in_place=in_place, overwrite=overwrite)
     finished = {} if overwrite else _record_file(partial).read()
     references = {name: group for name, group in source.references.items() if name in plan.categories}
-    propagator = KeypointPropagator(matcher, references, most_references) if plan.wanted.keys() - finished else None
+    photos = PhotosToPredict(
+        matcher, device, references, most_references, root, plan.wanted, limit, fingerprints, batch, threads
+    )
+    work = photos.make_worker() if engine is None and plan.wanted.keys() - finished else None  # reads the references
     failed: dict[str, str] = {}
 
     def compute(missing: Sequence[str]) -> Iterator[Record]:
-        if propagator is not None:
-            for name, pixels, estimates in _estimate(propagator, root, missing, batch, threads, failed):
-                chosen = {wanted: estimates[wanted] for wanted in plan.wanted[name]}
-                size = (pixels.shape[0], pixels.shape[1])
-                yield to_record(name, size, chosen, references, limit, fingerprints)
+        if not missing:
+            return
+        make_worker = photos.make_worker if work is None else lambda _track: work
+        for name, result in (engine or LocalEngine()).run(make_worker, missing, name="propagate", chunk=CHUNK):
+            if isinstance(result, str):
+                failed[name] = result
+            else:
+                yield result
 
     with _open_partial(partial, run, overwrite=overwrite) as file:
         records = file.complete(list(plan.wanted), compute, lambda done, total: track(done + len(failed), total))
@@ -242,29 +255,43 @@ def _check_reference(item: AnnotatedObject, size: Size) -> None:
     check_points(item.kps_px[item.visible], size, where)
 
 
-def _estimate(
-    propagator: KeypointPropagator,
-    root: Path,
-    names: Sequence[str],
-    batch: int,
-    threads: int,
-    failed: dict[str, str],
-) -> Iterator[tuple[str, UInt8[np.ndarray, "_ _ 3"], dict[str, KeypointEstimate]]]:
-    """The named images with their keypoints by category; those that cannot be read are added to ``failed``."""
-    decoded = prefetch(lambda name: _decode(root / name), names, ahead=2 * batch, threads=threads)
-    for chunk in batched(zip(names, decoded, strict=True), batch):
-        failed.update({name: result for name, result in chunk if isinstance(result, str)})
-        images = {name: result for name, result in chunk if isinstance(result, np.ndarray)}
-        for (name, pixels), estimates in zip(images.items(), propagator(list(images.values())), strict=True):
-            yield name, pixels, estimates
+@dataclass(frozen=True)
+class PhotosToPredict:
+    """All that a worker needs to predict the keypoints of named photos."""
 
+    matcher: Matcher
+    device: str | None  # None: the matcher's
+    references: References
+    most_references: int | None
+    root: Path  # that the names are relative to
+    wanted: Names  # the categories of each photo
+    threshold: float | None
+    fingerprints: Mapping[str, str]
+    batch: int
+    threads: int
 
-def _decode(path: Path) -> UInt8[np.ndarray, "_ _ 3"] | str:
-    """The pixels of a photo, or why it cannot be read."""
-    try:
-        return to_pixels(path)
-    except Exception as error:  # decoders raise errors of many kinds, and one bad image must not end the run
-        return str(error) or type(error).__name__
+    def make_worker(self, _track: Track = ignore) -> Worker[str, tuple[str, Record | str]]:
+        """Read and encode the references → what predicts photos."""
+        matcher = self.matcher if self.device is None else self.matcher.to(self.device)
+        return partial(self._predict, KeypointPropagator(matcher, self.references, self.most_references))
+
+    def _predict(self, propagator: KeypointPropagator, names: Iterable[str]) -> Iterator[tuple[str, Record | str]]:
+        """Photos → their records, or why they cannot be read."""
+        decoded = prefetch(self._decode, names, ahead=2 * self.batch, threads=self.threads)
+        for chunk in batched(decoded, self.batch):
+            yield from ((name, result) for name, result in chunk if isinstance(result, str))
+            images = {name: result for name, result in chunk if isinstance(result, np.ndarray)}
+            for (name, pixels), estimates in zip(images.items(), propagator(list(images.values())), strict=True):
+                chosen = {category: estimates[category] for category in self.wanted[name]}
+                size = (pixels.shape[0], pixels.shape[1])
+                yield name, to_record(name, size, chosen, self.references, self.threshold, self.fingerprints)
+
+    def _decode(self, name: str) -> tuple[str, UInt8[np.ndarray, "_ _ 3"] | str]:
+        """The pixels of a photo, or why it cannot be read."""
+        try:
+            return name, to_pixels(self.root / name)
+        except Exception as error:  # decoders raise errors of many kinds, and one bad image must not end the run
+            return name, str(error) or type(error).__name__
 
 
 # ---------------------------------------------------------------- one run and its files

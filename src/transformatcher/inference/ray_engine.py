@@ -28,16 +28,13 @@ logger = logging.getLogger("transformatcher")
 class RayWorker:
     """What Ray starts as an actor: a worker, and how far it is with its chunk."""
 
-    def __init__(self, make_worker: Callable[[Track], Worker[Any, Any]], threads: int) -> None:
-        self._make, self._threads = make_worker, threads
+    def __init__(self, make_worker: Callable[[Track], Worker[Any, Any]]) -> None:
+        self._make = make_worker
         self._worker: Worker[Any, Any] | None = None
         self._done = 0
 
     def make_ready(self) -> None:
-        """Make the worker, where an error is an error of a call and not the death of the actor."""
-        import torch
-
-        torch.set_num_threads(self._threads)
+        """Make the worker; in a call, as an error of ``__init__`` would be the death of the actor."""
         self._worker = self._make(self._track)
 
     def work(self, chunk: Sequence[Any]) -> list[Any]:
@@ -119,7 +116,7 @@ class RayEngine:
         try:
             yield from _Run(self, ray, make_worker, name, track).results(batched(items, chunk))
         except (ConnectionError, ray.exceptions.RaySystemError) as error:
-            raise InputError(f"the Ray cluster does not answer any more ({_first_line(error)})") from error
+            raise InputError(f"the Ray cluster does not answer any more ({_reason(error)})") from error
         finally:
             if started:
                 ray.shutdown()
@@ -138,7 +135,7 @@ class RayEngine:
                 ray.init(address="local", include_dashboard=False, **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             where = f"at {address!r}" if address else "on this machine"
-            raise InputError(f"no Ray cluster can be reached {where} ({_first_line(error)})") from error
+            raise InputError(f"no Ray cluster can be reached {where} ({_reason(error)})") from error
         return True
 
 
@@ -170,7 +167,8 @@ class _Run:
             while True:
                 self._look()
                 self.queue.extend(islice(upcoming, max(0, self.wanted - len(self.queue))))
-                if not self.queue and not any(actor.chunk for actor in self.actors.values()):
+                self._read_progress()
+                if not self.queue and not self._busy():
                     break
                 while self.idle and self.queue:
                     self._hand_out(self.idle.popleft(), self.queue.popleft())
@@ -187,7 +185,7 @@ class _Run:
             raise InputError(f"given up, as {MAX_ATTEMPTS} workers died of it: {parts}{more}")
 
     def _look(self) -> None:
-        """Now and then: how many workers are wanted, and how far are those that are there?"""
+        """Now and then, see how many workers are wanted, and ask those that are there how far they are."""
         if time.monotonic() - self.looked < LOOK_S:
             return
         self.looked = time.monotonic()
@@ -199,15 +197,25 @@ class _Run:
                 self.gpus,
             )
         self.wanted = self.workers or max(1, room)
-        busy = [actor for actor in self.actors.values() if actor.chunk is not None]
-        for actor in busy:
-            if actor.question is not None and self.ray.wait([actor.question], timeout=0)[0]:
-                with suppress(self.ray.exceptions.RayError):
-                    actor.done = self.ray.get(actor.question)
-                actor.question = None
+        for actor in self._busy():
             if actor.question is None:
                 actor.question = actor.handle.progress.remote()
-        self.track(sum(actor.done for actor in busy))
+
+    def _read_progress(self) -> None:
+        """Pass on what workers have answered by now."""
+        asked = {actor.question: actor for actor in self._busy() if actor.question is not None}
+        if not asked:
+            return
+        answered, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        for question in answered:
+            with suppress(self.ray.exceptions.RayError):  # it has died, which its other call tells
+                asked[question].done = self.ray.get(question)
+            asked[question].question = None
+        if answered:
+            self.track(sum(actor.done for actor in self._busy()))
+
+    def _busy(self) -> list[_Actor]:
+        return [actor for actor in self.actors.values() if actor.chunk is not None]
 
     def _room(self, resources: Mapping[str, float]) -> int:
         """How many workers a node has room for."""
@@ -220,12 +228,12 @@ class _Run:
         for _ in range(min(len(self.queue) - starting, self.wanted - len(self.actors) - len(self.idle))):
             self.made += 1
             options = {
-                "num_cpus": self.cpus,
+                "num_cpus": self.cpus,  # Ray has torch compute with so many threads
                 "num_gpus": self.gpus,
                 "max_concurrency": 2,  # ``progress`` answers while ``work`` works
                 "name": f"{self.name} worker {self.made} ({self.token})",
             }
-            handle = self.actor_class.options(**options).remote(self.shared, max(1, math.floor(self.cpus)))
+            handle = self.actor_class.options(**options).remote(self.shared)
             self.actors[handle.make_ready.remote()] = _Actor(handle)
 
     def _hand_out(self, actor: _Actor, chunk: _Chunk) -> None:
@@ -251,7 +259,7 @@ class _Run:
 
     def _take_back(self, chunk: _Chunk | None, error: Exception) -> None:
         """The chunk of a worker that died is for another."""
-        reason = f"{type(error).__name__}: {_first_line(error)}"
+        reason = _reason(error)
         if chunk is not None:
             chunk.deaths.append(reason)
             if len(chunk.deaths) < MAX_ATTEMPTS:
@@ -268,5 +276,8 @@ class _Run:
             self.ray.kill(actor.handle)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+def _reason(error: Exception) -> str:
+    """An error of Ray in one line: the last one of a traceback that it quotes, else its first."""
+    lines = str(error).strip().splitlines() or [""]
+    line = lines[-1] if any("Traceback" in line for line in lines) else lines[0]
+    return f"{type(error).__name__}: {line.strip()[:300]}"

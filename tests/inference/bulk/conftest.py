@@ -5,17 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import write_image
+from helpers.bulk import SMALL
 
 from transformatcher.config import model_config
 from transformatcher.inference.calibration import Calibration, Calibrations, save_calibration
 from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
-
-SMALL = {
-    "backbone": "resnet50", "stages": [1], "image_size": [32, 48], "match2match.depth": 1,
-    "correlation_skip": 200, "kernel_sigma": 2.5, "kernel_on": "probabilities", "sampler": "bilinear",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
