@@ -1,5 +1,6 @@
 """Workers on Ray: every result once, whatever dies; the same results as one process, bit for bit."""
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ import pytest
 import torch
 from conftest import write_image
 from helpers.bulk import SMALL, all_rows, match_listed, pairs_of, write_csv
+from helpers.command import run
+from helpers.propagation import POINTS, make_photo
 from helpers.ray_workers import NeverReady, NoWeights, Squares, sorted_results, worker_pids
 
 from transformatcher.config import model_config
@@ -169,3 +172,31 @@ def test_nodes_come_and_go():
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "all results once, from 3 nodes"
+
+
+def test_propagate_and_eval_say_the_same_on_ray(weights: Path, spair_root: Path, tmp_path: Path, capsys):
+    (tmp_path / "photos").mkdir()
+    for seed in range(3):
+        make_photo(seed).save(tmp_path / "photos" / f"{seed}.png")
+    (tmp_path / "photos" / "bad.png").write_bytes(b"no photo")
+    keypoints = [value for x, y in POINTS.values() for value in (x, y, 2)]
+    notes = {
+        "images": [{"id": 1, "file_name": "0.png", "width": 200, "height": 120}],
+        "categories": [{"id": 3, "name": "thing", "keypoints": list(POINTS)}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 3, "keypoints": keypoints, "bbox": [30, 20, 130, 80]}],
+    }
+    (tmp_path / "marked.json").write_text(json.dumps(notes))
+    common = ["--weights", weights, "--device", "cpu", "--precision", "float32"]
+    marked = ["propagate", tmp_path / "marked.json", tmp_path / "photos", "--images-root", tmp_path / "photos"]
+    scored = ["eval", "--benchmark", "spair", "--root", spair_root, "--split", "val"]
+    for engine in ("local", "ray"):
+        options = [*common, "--engine", engine, *(["--workers", 1] if engine == "ray" else [])]
+        assert run(*marked, "--out", tmp_path / f"{engine}.json", *options) == 1  # one photo cannot be read
+        assert run(*scored, "--out", tmp_path / engine, *options) == 0
+    one, other = (json.loads((tmp_path / f"{engine}.json").read_text()) for engine in ("local", "ray"))
+    assert one == other
+    assert len(one["annotations"]) == 3
+    assert [item["file_name"] for item in one["info"]["propagate"]["failed"]] == ["bad.png"]
+    predictions = [(tmp_path / engine / "predictions.jsonl").read_text() for engine in ("local", "ray")]
+    assert predictions[0] == predictions[1]
+    capsys.readouterr()

@@ -57,7 +57,7 @@ def make_engine(args: argparse.Namespace) -> Engine | None:
     require_packages("--engine ray", "ray", extra="cluster")
     from transformatcher.inference.ray_engine import RayEngine
 
-    return RayEngine(args.address, args.workers, args.cpus_per_worker or 1, args.gpus_per_worker)
+    return RayEngine(args.address, args.workers, args.cpus_per_worker or 1.0, args.gpus_per_worker)
 
 
 def worker_device(args: argparse.Namespace) -> str:

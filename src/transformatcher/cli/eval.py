@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.config import to_plain
     from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
     from transformatcher.evaluation.metrics import ALPHAS
-    from transformatcher.evaluation.predict import PairPredictor, fingerprint, predict_to_disk
+    from transformatcher.evaluation.predict import fingerprint, make_predictor, predict_to_disk
     from transformatcher.evaluation.scores import SCORES, parse_alphas, parse_frame
     from transformatcher.models.weights_io import hash_tensors
     from transformatcher.run_folder import Run
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     if args.pck_threshold == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
         raise InputError(f"--pck-threshold bbox: not every pair of {args.benchmark} has an object box; choose another")
     options = {"all_points": args.all_points, "batch": args.batch, "threads": args.threads}
-    make_worker = partial(PairPredictor.make, matcher, device, **options)
+    make_worker = partial(make_predictor, matcher, device, **options)
     with progress_bar("predicting") as track:
         predict_to_disk(
             make_worker, pairs, out, Run("eval", arguments), engine=engine, overwrite=args.overwrite, track=track

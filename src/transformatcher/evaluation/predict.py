@@ -16,7 +16,7 @@ from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError
 from transformatcher.inference.coarse_to_fine import CoarseToFine
 from transformatcher.inference.encoded_photo import EncodedPhoto
-from transformatcher.inference.engine import Engine, LocalEngine, Track, Worker
+from transformatcher.inference.engine import Engine, LocalEngine, Track, Worker, ignore
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.passes import FineMatches, QueryPoints
 from transformatcher.inference.readout import PointMatches, TwoWayFlow, read_points
@@ -86,18 +86,18 @@ class PairPredictor:
         self.model, self.device, self.coarse_to_fine = model, device, coarse_to_fine
         self.image_size, self.all_points, self.batch, self.threads = image_size, all_points, batch, threads
 
-    @classmethod
-    def make(cls, matcher: Matcher, device: str, _track: Track, **options: Any) -> "PairPredictor":
-        """The same for a matcher, which is brought to a device."""
-        matcher = matcher.to(device)
-        return cls(matcher.network, matcher.config.image_size, matcher.device, matcher.coarse_to_fine, **options)
-
     def __call__(self, pairs: Iterable[ImagePair]) -> Iterator[Prediction]:
         """The predictions of pairs, in their order; images are decoded ahead of their use."""
         detail = 0.0 if self.coarse_to_fine is None else self.coarse_to_fine.detail
         load = partial(load_pair, size=self.image_size, detail=detail)
         for loaded in batched(prefetch(load, pairs, ahead=2 * self.batch, threads=self.threads), self.batch):
             yield from predict_batch(self.model, loaded, self.device, self.coarse_to_fine, all_points=self.all_points)
+
+
+def make_predictor(matcher: Matcher, device: str, _track: Track = ignore, **options: Any) -> PairPredictor:
+    """A predictor with the model of a matcher, which is brought to a device; ``options`` are the predictor's."""
+    matcher = matcher.to(device)
+    return PairPredictor(matcher.network, matcher.config.image_size, matcher.device, matcher.coarse_to_fine, **options)
 
 
 def predict_to_disk(
@@ -113,7 +113,7 @@ def predict_to_disk(
     """Predict every pair's keypoints and append them to ``out/predictions.jsonl``; pairs already there are skipped.
 
     Args:
-        make_worker: makes what predicts, such as a :class:`PairPredictor`.
+        make_worker: makes what predicts, such as :func:`make_predictor`.
         pairs: with distinct names.
         out: created if it does not exist. A folder with predictions of another ``run`` is an error.
         run: the command and what the predictions depend on (model, weights, data), stored in ``out/run.json``.

@@ -92,7 +92,7 @@ class RayEngine:
 
     address: str | None = None
     workers: int | None = None
-    cpus: float = 1
+    cpus: float = 1.0
     gpus: float | None = None
 
     def run(
