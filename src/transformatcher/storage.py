@@ -23,9 +23,14 @@ def is_url(name: str | Path) -> bool:
     return isinstance(name, str) and URL.match(name) is not None
 
 
+def absolute(name: str | Path) -> str:
+    """A path that means the same in every process; URLs do already."""
+    return str(name) if is_url(name) else os.path.abspath(name)  # noqa: PTH100 (keeps links as they are)
+
+
 @contextmanager
 def open_binary(name: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file by path or URL to read it."""
+    """Open a file by path or URL to read it; of what happens meanwhile, errors of file systems name the file."""
     try:
         if is_url(name):
             import fsspec
@@ -35,7 +40,7 @@ def open_binary(name: str | Path) -> Iterator[IO[bytes]]:
             opened = Path(name).open("rb")  # noqa: SIM115 (the with statement below closes it)
     except Exception as error:  # file systems raise errors of many kinds
         raise _failure(name, "read", error) from error
-    with _errors(name, "read"), opened as file:
+    with _errors(name, "read", passed=(ValueError, TypeError, KeyError)), opened as file:
         yield file
 
 
@@ -162,11 +167,12 @@ class Folder:
 
 
 @contextmanager
-def _errors(name: str | Path, what: str) -> Iterator[None]:
+def _errors(name: str | Path, what: str, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Errors of file systems, which are of many kinds, as an InputError that names the file."""
+    unchanged: tuple[type[Exception], ...] = (InputError, MemoryError, *passed)
     try:
         yield
-    except (InputError, MemoryError):
+    except unchanged:
         raise
     except Exception as error:
         raise _failure(name, what, error) from error

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     device = worker_device(args)
     matcher, _ = load_matcher(args)
     config = matcher.config
-    root = Path(args.root)
+    root = Path(args.root) if engine is None else Path(args.root).absolute()
     if args.try_mirrored and matcher.coarse_to_fine is None:
         raise InputError("--try-mirrored: this model matches in one pass; only models of several passes try it")
     pairs = load_benchmark(

@@ -95,13 +95,14 @@ def run(args: argparse.Namespace) -> int:
     engine = make_engine(args)
     device = worker_device(args)
     matcher, _ = load_matcher(args)
+    as_path = Path if engine is None else _absolute  # its workers may be in other folders
     with progress_bar("predicting", "images") as track:
         result = propagate(
             matcher,
-            Path(args.annotations),
-            [Path(path) for path in args.images],
+            as_path(args.annotations),
+            [as_path(path) for path in args.images],
             Path(args.out),
-            images_root=Path(args.images_root) if args.images_root else None,
+            images_root=as_path(args.images_root) if args.images_root else None,
             category=args.category,
             threshold=args.threshold,
             most_references=args.references,
@@ -134,6 +135,10 @@ def run(args: argparse.Namespace) -> int:
     for problem in result.failed.values():
         print(f"left out: {problem}", file=sys.stderr)
     return 1 if result.failed else 0
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).absolute()
 
 
 def _warn_outside(points: Sequence[str]) -> None:

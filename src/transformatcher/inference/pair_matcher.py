@@ -15,7 +15,7 @@ from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.photo_encoder import Decoder, Encoder, FeatureCache
 from transformatcher.models.weights_io import hash_tensors
 from transformatcher.run_folder import hash_json
-from transformatcher.storage import ImageRoot
+from transformatcher.storage import ImageRoot, absolute
 
 if TYPE_CHECKING:
     import pandas
@@ -75,10 +75,11 @@ class PairMatcher:
         """Pickle what it was made from."""
         return vars(self) | {"_encoder": None}
 
-    def on(self, device: str) -> "PairMatcher":
-        """The same for another device."""
+    def absolute(self) -> "PairMatcher":
+        """The same with absolute paths, for workers in other folders."""
         other = copy(self)
-        other.device, other._encoder = device, None
+        other.root = ImageRoot(absolute(self.root.name), self.root.anywhere)
+        other.store = None if self.store is None else absolute(self.store)
         return other
 
     @property

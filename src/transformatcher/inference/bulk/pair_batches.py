@@ -87,11 +87,11 @@ def _match_batch(encoder: Encoder, pairs: Sequence[ListedPair]) -> list[PairMatc
     return results
 
 
-_Read = tuple[PointMatches, list[Bool[np.ndarray, " n"]]]
+_Read = tuple[PointMatches, list[Bool[np.ndarray, " n"]]]  # matches, and which of them count
 
 
 def _read_once(matcher: Matcher, pairs: Sequence[_CheckedPair]) -> _Read:
-    """Matches of whole photos, all with points or all without; and which of them count."""
+    """Matches of whole photos, all with points or all without."""
     model, calibration = matcher.network, matcher.calibration.one_pass
     src, trg = (stack_features([View(photo) for photo in side]) for side in _photos(pairs))
     flows = TwoWayFlow.of(model.readout, model.refine(src, trg))

@@ -1,8 +1,7 @@
 """A long list of pairs → matches in Parquet files: streamed, by any number of workers, each pair exactly once.
 
-The list is cut into shards of equal length, and each shard becomes one file, which is written completely or not at all.
-So whoever is stopped, a file that is there is done. A run continues with the shards that are missing, with one process
-or with many, here or elsewhere.
+The list is cut into shards of equal length; each becomes one file, written completely or not at all. So whoever is
+stopped, a file that is there is done, and any number of workers, here or elsewhere, continues with those that are not.
 """
 
 import json
@@ -25,7 +24,7 @@ from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.pair_matcher import PairMatcher
 from transformatcher.models.weights_io import hash_tensors
 from transformatcher.run_folder import Run, check_run, format_run, parse_run
-from transformatcher.storage import Folder
+from transformatcher.storage import Folder, absolute, open_binary
 
 if TYPE_CHECKING:
     import pyarrow
@@ -71,7 +70,6 @@ class Shard:
 class ShardResult:
     """A shard whose file is written."""
 
-    file: str
     matched: int  # pairs
     failed: int  # pairs of the file
     encoded: int
@@ -97,7 +95,7 @@ def match_list(
         engine: what runs the workers; None: one worker in this process.
         shard_size: pairs in a file. A worker that is killed loses at most one shard.
         retry_failed: match those pairs again that could not be matched.
-        overwrite: start again; results in ``out`` are removed.
+        overwrite: start again; what is in ``out`` is removed.
         track: is called after each batch, or now and then.
 
     Example:
@@ -118,19 +116,18 @@ def match_list(
         def report(unfinished: int = 0) -> None:
             track(BulkProgress(before + matched + unfinished, pairs.count, matched + unfinished, failed))
 
-        run = (engine or LocalEngine()).run(
-            partial(ShardWorker, matcher, out), shards, name="match-pairs", track=report
-        )
-        for result in run:
+        if engine is not None:  # its workers may be in other folders
+            matcher, out = matcher.absolute(), Folder(absolute(out.name))
+        run = (engine or LocalEngine()).run
+        for result in run(partial(ShardWorker, matcher, out), shards, name="match-pairs", track=report):
             matched, encoded, failed = matched + result.matched, encoded + result.encoded, failed + result.failed
             report()
-        files = _shard_files(pairs, shard_size)
-        if missing := [file for file in files.values() if file not in out.names()]:
+        files, there = _shard_files(pairs, shard_size).values(), out.names()
+        if missing := [file for file in files if file not in there]:
             raise InputError(
-                f"{out}: {missing[0]} is not there, although a worker wrote it; several machines need an --out that "
-                "they share, or a URL"
+                f"{out}: {missing[0]} was written elsewhere; machines need an --out that they share, or a URL"
             )
-        errors = list(islice(read_errors(out, files.values()), MAX_ERRORS)) if failed else []
+        errors = list(islice(read_errors(out, files), MAX_ERRORS)) if failed else []
         return BulkSummary(pairs.count, failed, encoded, errors)
 
 
@@ -161,7 +158,7 @@ class ShardWorker:
                 table = merge_tables(before.filter(before["error"].is_null()), table)
             failed = len(failed_pairs(table))
             self.out.write(shard.file, table_to_parquet(table, len(shard.pairs), failed))
-            yield ShardResult(shard.file, len(wanted), failed, self.encoder.cache.encoded - encoded)
+            yield ShardResult(len(wanted), failed, self.encoder.cache.encoded - encoded)
 
 
 # ---------------------------------------------------------------- the folder
@@ -180,8 +177,8 @@ def _shard_files(pairs: PairList, shard_size: int) -> dict[int, str]:
 
 def _finished_shards(out: Folder, pairs: PairList, shard_size: int) -> dict[int, int]:
     """The first pair of each shard that is there → how many of its pairs failed."""
-    there = out.names()
-    return {start: count_failed(out, file) for start, file in _shard_files(pairs, shard_size).items() if file in there}
+    files, there = _shard_files(pairs, shard_size).items(), out.names()
+    return {start: count_failed(out, file) for start, file in files if file in there}
 
 
 def _shards(pairs: PairList, shard_size: int, done: Iterable[int], again: set[int]) -> Iterator[Shard]:
@@ -215,9 +212,8 @@ def _claim_folder(out: Folder, run: Run, *, overwrite: bool) -> None:
     names = out.names()
     results = sorted(name for name in names if name.startswith("part-") and name.endswith(".parquet"))
     before = None
-    if RUN in names:
-        with suppress(ValueError, RecursionError):  # damaged
-            before = parse_run(json.loads(out.read(RUN)))
+    with suppress(ValueError, RecursionError):  # damaged
+        before = parse_run(json.loads(out.read(RUN))) if RUN in names else None
     way_out = "choose another --out, or give --overwrite"
     check_run(out, run, before, bool(results), overwrite=overwrite, way_out=way_out, name=RUN)
     for name in results if overwrite else ():
@@ -234,7 +230,8 @@ def count_failed(out: Folder, file: str) -> int:
     import pyarrow.parquet as pq
 
     try:
-        return int(pq.read_schema(BytesIO(out.read(file)) if out.remote else out.path(file)).metadata[b"failed"])
+        with open_binary(out.path(file)) as content:
+            return int(pq.read_schema(content).metadata[b"failed"])
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise _not_ours(out, file, error) from error
 
@@ -246,14 +243,13 @@ def read_table(out: Folder, file: str) -> "pyarrow.Table":
 
     try:
         return pq.read_table(BytesIO(out.read(file))).cast(match_schema())
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise _not_ours(out, file, error) from error
 
 
 def _not_ours(out: Folder, file: str, error: Exception) -> InputError:
-    return InputError(
-        f"{out.path(file)}: not a file that match-pairs wrote ({error}); delete it, and its pairs are matched again"
-    )
+    problem = f"not a file that match-pairs wrote ({error}); delete it, and its pairs are matched again"
+    return InputError(f"{out.path(file)}: {problem}")
 
 
 def failed_pairs(table: "pyarrow.Table") -> "pyarrow.Table":
