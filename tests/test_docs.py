@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -112,12 +113,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-SLOW_PAGES = {"own-keypoints.md"}  # trains a model, exports it and compares the file
-RUNNABLE = [
-    pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in SLOW_PAGES else ())
-    for page in PAGES
-    if runnable(page)
-]
+MARKS: dict[str, list[pytest.MarkDecorator]] = {
+    "own-keypoints.md": [pytest.mark.slow],  # trains a model, exports it and compares the file
+    "pairs.md": [
+        pytest.mark.slow,  # starts Ray and a pool of processes
+        pytest.mark.enable_socket,
+        pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Ray Data warns of options of its own
+        pytest.mark.skipif(find_spec("ray") is None, reason="the extra 'cluster' is not installed"),
+    ],
+}
+RUNNABLE = [pytest.param(page, id=page.name, marks=MARKS.get(page.name, ())) for page in PAGES if runnable(page)]
 
 
 @pytest.mark.parametrize("page", RUNNABLE)

@@ -78,6 +78,9 @@ def test_pickled_before_and_after_its_model_is_loaded(small: Matcher, root: Path
     for data in (fresh, pickle.dumps(PairMatcher(small, device="cpu", root=root))):
         copied = pickle.loads(data)  # noqa: S301 (made above)
         np.testing.assert_array_equal(copied(ROWS)["x1"], expected["x1"])
+        again = pickle.loads(data)  # noqa: S301
+        assert again.encoder is copied.encoder  # as in a process that gets a copy with every task
+        assert again.absolute().encoder is not copied.encoder
 
 
 @pytest.mark.parametrize(

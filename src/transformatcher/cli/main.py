@@ -14,7 +14,7 @@ from transformatcher.errors import InputError
 # large libraries only inside run, so that help and typos are answered at once.
 COMMANDS = (
     ("match", "match a photo with another or with several", "match"),
-    ("match-pairs", "match all pairs of a long list, on one GPU or many", "match_pairs"),
+    ("match-pairs", "match all pairs of a long list, on a laptop or a cluster", "match_pairs"),
     ("warp", "warp one photo onto another, as pictures and an animation", "warp"),
     ("propagate", "copy the keypoints of a few annotated photos to a folder of others", "propagate"),
     ("annotate", "mark a few photos of a folder, have the others predicted, and review them", "annotate"),

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import lru_cache
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformatcher.config import to_plain
@@ -29,7 +31,8 @@ Rows = TypeVar("Rows", dict[str, Any], "pandas.DataFrame", "pyarrow.Table")
 class PairMatcher:
     """Matches batches of pairs; loads its model when it is called first, in the process that calls it.
 
-    It can be pickled: workers of any engine build their own from it. Without a ``Matcher`` it is a few hundred bytes.
+    It can be pickled, without its model unless that was given as a ``Matcher``. Copies that come to one process, as
+    with every task of an engine, share one model there.
 
     Args:
         matcher: a matcher; or a checkpoint folder, None for the model in the package.
@@ -69,15 +72,26 @@ class PairMatcher:
         self.root = ImageRoot(str(root), anywhere)
         self.batch, self.threads, self.cache_bytes = batch, threads, cache_bytes
         self.store, self.store_bytes = store, store_bytes
+        self.key = token_hex(8)  # copies that come to one process share a model
         self._encoder: Encoder | None = None
+        self._copied = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what it was made from."""
-        return vars(self) | {"_encoder": None}
+        return vars(self) | {"_encoder": None, "_copied": True}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are copies of one."""
+        return isinstance(other, PairMatcher) and self.key == other.key
+
+    def __hash__(self) -> int:
+        """Copies of one have the same."""
+        return hash(self.key)
 
     def absolute(self) -> "PairMatcher":
         """The same with absolute paths, for workers in other folders."""
         other = copy(self)
+        other.key, other._encoder = token_hex(8), None
         other.root = ImageRoot(absolute(self.root.name), self.root.anywhere)
         other.store = None if self.store is None else absolute(self.store)
         return other
@@ -86,17 +100,21 @@ class PairMatcher:
     def encoder(self) -> Encoder:
         """The model with its cache of features, loaded once it is needed."""
         if self._encoder is None:
-            if isinstance(self.matcher, Matcher):
-                matcher = self.matcher.to(self.device)
-            else:
-                matcher = Matcher.from_pretrained(self.matcher, self.device, **self.settings)
-            store = None
-            if self.store is not None:
-                store = FeatureStore(Path(self.store) / features_name(matcher), self.store_bytes)
-            detail = 0.0 if matcher.coarse_to_fine is None else matcher.coarse_to_fine.detail
-            decoder = Decoder(self.root, matcher.config.image_size, detail, store)
-            self._encoder = Encoder(matcher, FeatureCache(self.cache_bytes), decoder, self.threads)
+            self._encoder = _shared_encoder(self) if self._copied else self.load()
         return self._encoder
+
+    def load(self) -> Encoder:
+        """Load the model."""
+        if isinstance(self.matcher, Matcher):
+            matcher = self.matcher.to(self.device)
+        else:
+            matcher = Matcher.from_pretrained(self.matcher, self.device, **self.settings)
+        store = None
+        if self.store is not None:
+            store = FeatureStore(Path(self.store) / features_name(matcher), self.store_bytes)
+        detail = 0.0 if matcher.coarse_to_fine is None else matcher.coarse_to_fine.detail
+        decoder = Decoder(self.root, matcher.config.image_size, detail, store)
+        return Encoder(matcher, FeatureCache(self.cache_bytes), decoder, self.threads)
 
     def match(
         self, pairs: Sequence[ListedPair], track: Callable[[int], None] = lambda _done: None
@@ -135,6 +153,12 @@ class PairMatcher:
         if form == "frame":
             return table.to_pandas()
         return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+
+
+@lru_cache(maxsize=1)
+def _shared_encoder(matcher: PairMatcher) -> Encoder:
+    """The encoder of all copies of one matcher in this process: engines send a copy with every task."""
+    return matcher.load()
 
 
 def _columns(rows: Any) -> tuple[str, dict[str, Sequence[Any]]]:
