@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
     named_folder(args.out)
     require_pyarrow()
-    engine = make_engine(args)
+    engine = None if args.dry_run else make_engine(args)
     set_threads(args.threads)
     pairs = open_list(args.list)
     device = args.device if args.dry_run else worker_device(args)

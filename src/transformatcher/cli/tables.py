@@ -64,27 +64,35 @@ def print_pair_notes(matches: MatchedPoints, src: str, trg: str) -> None:
 
 def print_cost(cost: ListCost, workers: int | None) -> None:
     """What a list of pairs takes: time of each stage, memory, disk."""
+    hours = {stage.name: stage.count * stage.seconds / 3600 for stage in cost.stages}
     rows = [
-        (
-            stage.name,
-            stage.unit,
-            f"{stage.count:,}",
-            f"{1e3 * stage.seconds:.1f}",
-            f"{stage.count * stage.seconds / 3600:.2f}",
-        )
+        (stage.name, stage.unit, f"{stage.count:,}", format_number(1e3 * stage.seconds), format_number(hours[stage.name]))
         for stage in cost.stages
     ]
-    rows.append(("together", "", "", "", f"{cost.hours:.2f}"))
+    rows.append(("together", "", "", "", format_number(cost.hours)))
     title = f"{cost.pairs:,} pairs of {cost.photos:,} photos, from {cost.sampled} pairs that were matched here"
     print_table(title, ("stage", "for each", "number", "ms", "worker-hours"), rows, left=2)
     if workers:
-        print(f"hours with {workers} workers: {cost.hours / workers:.2f}")
-    print(f"memory: {cost.worker_bytes / 1e9:.1f} GB for each worker")
-    print(f"to be read: {cost.read_bytes / 1e9:,.2f} GB of photos")
-    print(f"to be written: {cost.out_bytes / 1e9:,.3f} GB in {cost.shards:,} Parquet files")
-    print(f"features of all photos (--features): {cost.photos * cost.photo_bytes / 1e9:,.1f} GB")
+        print(f"hours with {workers} workers: {format_number(cost.hours / workers)}")
+    print(f"memory of each worker: {format_bytes(cost.worker_bytes)}")
+    print(f"photos to be read: {format_bytes(cost.read_bytes)}")
+    print(f"results: {format_bytes(cost.out_bytes)} in {cost.shards:,} Parquet files")
+    print(f"features of all photos (--features): {format_bytes(cost.photos * cost.photo_bytes)}")
     if cost.failed:
         print(f"{cost.failed} of the {cost.sampled} pairs could not be matched", file=sys.stderr)
+
+
+def format_number(value: float) -> str:
+    """Two digits of a small number, all before the point of a large one."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def format_bytes(value: float) -> str:
+    """In the largest unit that it has at least one of."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if value >= size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value / 1e3:,.1f} kB"
 
 
 def print_scores(scores: Mapping[str, Any], pck_threshold: str) -> None:
