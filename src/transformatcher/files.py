@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -23,6 +24,26 @@ _open_locks: set[int] = set()  # file descriptors of the folders and files that 
 def write_text(path: Path, text: str) -> None:
     """Write text to a file, completely or not at all."""
     atomic_write(path, lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes to a file, completely or not at all."""
+    atomic_write(path, lambda new: new.write_bytes(data))
+
+
+def copy_file(source: Path, path: Path) -> None:
+    """Copy a file, completely or not at all; an error names the file that could not be read, or written."""
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read ({error.strerror or error})") from error
+
+    def write(new: Path) -> None:
+        with new.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+
+    with file:
+        atomic_write(path, write)
 
 
 def atomic_write(path: Path, write: Callable[[Path], object]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.model_args import add_run
-from transformatcher.files import make_folder
+from transformatcher.files import copy_file, make_folder
 
 PHOTOS = ("cat_a.jpg", "cat_b.jpg", "cat_c.jpg")
 POINTS = "cat_a.json"
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     matcher = Matcher.from_pretrained(device=args.device)
     with as_file(files("transformatcher") / "examples") as folder:
         for name in (*PHOTOS, POINTS):
-            shutil.copyfile(folder / name, out / name)
+            copy_file(folder / name, out / name)
     points = json.loads((out / POINTS).read_text(encoding="utf-8"))
     src = out / PHOTOS[0]
     for target in PHOTOS[1:]:

@@ -15,7 +15,7 @@ from transformatcher.annotation import edits
 from transformatcher.annotation.project import Project
 from transformatcher.annotation.records import VISIBLE
 from transformatcher.annotation.scan import identify_photo, scan_photos
-from transformatcher.files import atomic_write
+from transformatcher.files import write_bytes
 from transformatcher.web.errors import RequestError
 from transformatcher.web.studio.dependencies import CurrentStudio, Studio
 from transformatcher.web.studio.page_json import project_json, summary_json
@@ -105,7 +105,7 @@ def _store(folder: Path, name: str, data: bytes) -> Path:
     while path.exists():
         number += 1
         path = folder / f"{stem} ({number}){suffix}"
-    atomic_write(path, lambda new: new.write_bytes(data))
+    write_bytes(path, data)
     return path
 
 
