@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.model_args import add_run
+from transformatcher.errors import printable
 from transformatcher.files import copy_file, make_folder
 
 PHOTOS = ("cat_a.jpg", "cat_b.jpg", "cat_c.jpg")
@@ -41,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
         picture = out / f"{src.stem}-{Path(target).stem}.png"
         print_matches(matches, src.name, target, list(points))
         matches.draw(picture, point_names=list(points))
-        print(f"picture: {picture}\n")
-    print(f"photos: {out}\n\n{next_steps(out)}")
+        print(f"picture: {printable(picture)}\n")
+    print(f"photos: {printable(out)}\n\n{next_steps(out)}")
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformatcher.cli.analysis_args import shown_path
 from transformatcher.cli.parser import examples
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
         "picture": inputs.pictures,
     }  # fmt: skip
     print(", ".join(f"{what}: {len(items)}" for what, items in counts.items() if items))
-    print(f"report: {path} ({path.stat().st_size / 1e6:.2g} MB)")
+    print(f"report: {printable(path)} ({path.stat().st_size / 1e6:.2g} MB)")
     return 0

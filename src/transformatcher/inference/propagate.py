@@ -15,7 +15,7 @@ from transformatcher import __version__
 from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.prefetch import batched, prefetch
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 from transformatcher.files import read_json, write_text
 from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD
 from transformatcher.inference.encoded_photo import EncodedPhoto
@@ -264,7 +264,7 @@ def _decode(path: Path) -> UInt8[np.ndarray, "_ _ 3"] | str:
     try:
         return to_pixels(path)
     except Exception as error:  # decoders raise errors of many kinds, and one bad image must not end the run
-        return str(error) or type(error).__name__
+        return printable(str(error) or type(error).__name__)
 
 
 # ---------------------------------------------------------------- one run and its files
