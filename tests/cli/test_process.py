@@ -18,7 +18,7 @@ MAIN = [sys.executable, "-m", "transformatcher"]
 
 def typed(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a shell makes of a command line, in which $T is our program."""
-    names = {**os.environ, "T": " ".join(MAIN), **environment}
+    names = {**os.environ, "PYTHONUNBUFFERED": "", "T": " ".join(MAIN), **environment}
     return subprocess.run(["bash", "-c", command], env=names, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -35,9 +35,9 @@ class TestStreams:
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
     def test_full_disk(self):
-        result = typed("$T info >/dev/full")
+        result = typed("$T --help >/dev/full")
         assert result.returncode == 2
-        assert result.stderr == "transformatcher info: No space left on device\n"
+        assert result.stderr == "transformatcher: standard output: cannot be used (No space left on device)\n"
 
     def test_nobody_reads(self):
         result = typed("(sleep 0.3; $T --help) | true; echo ${PIPESTATUS[0]}")
