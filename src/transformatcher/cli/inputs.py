@@ -1,5 +1,6 @@
 """Text of an argument → a checked path, named points, a number of threads."""
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -100,4 +101,4 @@ def set_threads(threads: int | None) -> None:
     import torch
 
     if threads:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(min(threads, os.cpu_count() or 1))  # more would only wait for each other

@@ -35,7 +35,7 @@ def open_closed_streams() -> bool:
 def print_anything() -> None:
     """Let both streams print what their encoding does not have, as a terminal with ASCII alone: as escapes."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):  # a stream of somebody else, such as a notebook's
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # a notebook's stream
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,6 +71,13 @@ def _decode_array(photo: np.ndarray) -> UInt8[np.ndarray, "_ _ 3"]:
     if photo.dtype != np.uint8 or photo.ndim not in (2, 3) or channels not in (1, 3, 4):
         raise InputError(f"image array: expected uint8 of h × w, h × w × 3 or 4, got {photo.dtype} {photo.shape}")
     return np.array(to_rgb(Image.fromarray(photo[..., 0] if channels == 1 and photo.ndim == 3 else photo)))
+
+
+def check_count(value: Any, name: str) -> int:
+    """A whole number from 1, or an InputError that names what it counts."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(f"{name} = {value!r}: expected a whole number from 1")
+    return int(value)
 
 
 def check_points(points: PointList, size: Size, what: str) -> Float[np.ndarray, "n 2"]:
