@@ -1,6 +1,7 @@
 """Image file → oriented RGB pixels → resized, normalised tensor."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,12 @@ from transformatcher.schema import ImageSource, Size
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 JPEG_END = b"\xff\xd9"
+JPEG_SCANS = (50, 500)  # the limit of a large photo, and of a small one; encoders make ten
+SCANNED_PIXELS = 2_000_000_000  # of all scans; they take two seconds to decode
+JPEG_START = b"\xff\xd8"
+MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]", re.DOTALL)  # in a scan, FF 00 is data, and FF D0 to D7 divide it
+START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
+WITHOUT_LENGTH = (0x01, 0xD8)  # markers that no segment follows
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 
 
@@ -92,6 +99,40 @@ def _turn_upright(image: Image.Image) -> None:
     ImageOps.exif_transpose(image, in_place=True)
 
 
+def count_jpeg_scans(data: bytes) -> int:
+    """How many scans a JPEG file has; 0 of what is none."""
+    at, scans = len(JPEG_START), 0
+    if data[:at] != JPEG_START:
+        return 0
+    while found := MARKER.search(data, at):
+        marker, at = found[0][-1], found.end()
+        if marker == END_OF_IMAGE:
+            break
+        scans += marker == START_OF_SCAN
+        at += int.from_bytes(data[at : at + 2], "big") if marker not in WITHOUT_LENGTH else 0
+    return scans
+
+
+def check_decoding_time(image: Image.Image, name: object) -> None:
+    """Raise an InputError for an opened photo that would take minutes to decode: a JPEG of hundreds of scans.
+
+    A scan of a few bytes takes as long as one of a whole photo, and a file may have as many as it likes.
+    """
+    if image.format not in {"JPEG", "MPO"} or getattr(image, "fp", None) is None:
+        return
+    before = image.fp.tell()
+    image.fp.seek(0)
+    data = image.fp.read()
+    image.fp.seek(before)
+    least, most = JPEG_SCANS
+    limit = max(least, min(most, SCANNED_PIXELS // (image.width * image.height)))
+    if data.count(bytes([0xFF, START_OF_SCAN])) > limit and (scans := count_jpeg_scans(data)) > limit:
+        raise InputError(
+            f"{name}: a progressive JPEG of {scans:,} scans, which would take too long to decode; the limit for its "
+            f"size is {limit}: save it as a baseline JPEG"
+        )
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     try:
@@ -102,6 +143,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         with Image.open(path) as image:
             if image.format == "EPS":  # Pillow would let Ghostscript run it
                 raise InputError(f"{path}: an EPS file is a program, not pixels; convert it to PNG first")
+            check_decoding_time(image, path)
             yield image
     except (InputError, MemoryError):
         raise

@@ -74,6 +74,21 @@ class TestFile:
         assert image.pop("predicted").keys() == {"thing", "other"}
         assert image == {"id": 13, "file_name": "d.png", "width": 200, "height": 120}
 
+    def test_large_photos_are_reduced_before_they_wait_in_memory(
+        self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        propagate(matcher, notes, [photos], tmp_path / "whole.json", category="thing")
+        monkeypatch.setattr(module, "LARGE", 30_000)  # pixels; one photo has more, the other fewer
+        monkeypatch.setattr(module, "DETAIL", 2.0)
+        large = module._decode(photos / "like_a.png", (96, 96))
+        assert isinstance(large, module._DecodedPhoto)
+        assert (large.size, large.pixels.shape) == ((240, 400), (192, 320, 3))
+        propagate(matcher, notes, [photos], tmp_path / "reduced.json", category="thing")
+        for name in ("like_a.png", "deep/like_b.jpg"):
+            whole, reduced = (note_of(tmp_path / f"{way}.json", name) for way in ("whole", "reduced"))
+            np.testing.assert_allclose(whole["keypoints"], reduced["keypoints"], atol=3)
+        assert whole == reduced  # the smaller photo
+
     def test_no_match(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
         unsure = Matcher(
             matcher.model, matcher.config, "cpu", Calibrations(Calibration(0.0, 1.0, 0.0))

@@ -4,9 +4,9 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -17,6 +17,7 @@ from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError, printable
 from transformatcher.files import read_json, write_text
+from transformatcher.images import limit_detail
 from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD
 from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.matcher import Matcher
@@ -44,6 +45,8 @@ from transformatcher.run_folder import LineFile, Run, check_run_folder, open_run
 from transformatcher.schema import Size
 
 MOST_REFERENCES = 6  # that vote on an image: more are no better, see docs/annotate.md
+LARGE = 12_000_000  # pixels; photos of more are reduced to DETAIL times the network's input before they are matched
+DETAIL = 8.0
 MAX_KEPT = 64  # references whose crops and mirror images stay encoded
 RESULT = "propagate"  # the key of the run in the info of its result
 MADE_FROM = "made_from"  # there: the hash of the annotation file
@@ -134,9 +137,8 @@ def propagate(
 
     def compute(missing: Sequence[str]) -> Iterator[Record]:
         if propagator is not None:
-            for name, pixels, estimates in _estimate(propagator, root, missing, batch, threads, failed):
+            for name, size, estimates in _estimate(propagator, root, missing, batch, threads, failed):
                 chosen = {wanted: estimates[wanted] for wanted in plan.wanted[name]}
-                size = (pixels.shape[0], pixels.shape[1])
                 yield to_record(name, size, chosen, references, limit, fingerprints)
 
     with _open_partial(partial, run, overwrite=overwrite) as file:
@@ -249,20 +251,32 @@ def _estimate(
     batch: int,
     threads: int,
     failed: dict[str, str],
-) -> Iterator[tuple[str, UInt8[np.ndarray, "_ _ 3"], dict[str, KeypointEstimate]]]:
-    """The named images with their keypoints by category; those that cannot be read are added to ``failed``."""
-    decoded = prefetch(lambda name: _decode(root / name), names, ahead=2 * batch, threads=threads)
+) -> Iterator[tuple[str, Size, dict[str, KeypointEstimate]]]:
+    """The named images, their sizes, their keypoints by category; those that cannot be read are added to ``failed``."""
+    image_size = propagator.matcher.config.image_size
+    decoded = prefetch(lambda name: _decode(root / name, image_size), names, ahead=2 * batch, threads=threads)
     for chunk in batched(zip(names, decoded, strict=True), batch):
         failed.update({name: result for name, result in chunk if isinstance(result, str)})
-        images = {name: result for name, result in chunk if isinstance(result, np.ndarray)}
-        for (name, pixels), estimates in zip(images.items(), propagator(list(images.values())), strict=True):
-            yield name, pixels, estimates
+        images = {name: result for name, result in chunk if isinstance(result, _DecodedPhoto)}
+        found = propagator([photo.pixels for photo in images.values()])
+        for (name, photo), estimates in zip(images.items(), found, strict=True):
+            scale = np.divide(photo.size[::-1], photo.pixels.shape[1::-1])
+            yield name, photo.size, {key: replace(e, kps_px=e.kps_px * scale) for key, e in estimates.items()}
 
 
-def _decode(path: Path) -> UInt8[np.ndarray, "_ _ 3"] | str:
-    """The pixels of a photo, or why it cannot be read."""
+class _DecodedPhoto(NamedTuple):
+    """The pixels of a photo, those of a large one in as much detail as crops can use, and its own size (h, w)."""
+
+    pixels: UInt8[np.ndarray, "_ _ 3"]
+    size: Size
+
+
+def _decode(path: Path, image_size: Size) -> _DecodedPhoto | str:
+    """A decoded photo, or why it cannot be read. Several batches of them wait in memory."""
     try:
-        return to_pixels(path)
+        pixels = to_pixels(path)
+        size = (pixels.shape[0], pixels.shape[1])
+        return _DecodedPhoto(limit_detail(pixels, image_size, DETAIL) if size[0] * size[1] > LARGE else pixels, size)
     except Exception as error:  # decoders raise errors of many kinds, and one bad image must not end the run
         return printable(str(error) or type(error).__name__)
 
