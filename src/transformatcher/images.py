@@ -118,12 +118,13 @@ def check_decoding_time(image: Image.Image, name: object) -> None:
 
     A scan of a few bytes takes as long as one of a whole photo, and a file may have as many as it likes.
     """
-    if image.format not in {"JPEG", "MPO"} or getattr(image, "fp", None) is None:
+    file = getattr(image, "fp", None)
+    if image.format not in {"JPEG", "MPO"} or file is None:
         return
-    before = image.fp.tell()
-    image.fp.seek(0)
-    data = image.fp.read()
-    image.fp.seek(before)
+    before = file.tell()
+    file.seek(0)
+    data = file.read()
+    file.seek(before)
     least, most = JPEG_SCANS
     limit = max(least, min(most, SCANNED_PIXELS // (image.width * image.height)))
     if data.count(bytes([0xFF, START_OF_SCAN])) > limit and (scans := count_jpeg_scans(data)) > limit:

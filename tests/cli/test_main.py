@@ -204,10 +204,19 @@ class TestErrors:
         assert run("match", "a\x1b[31m\nb.jpg", "b.jpg") == 2
         assert capsys.readouterr().err == "transformatcher match: a\\x1b[31m\\nb.jpg: no such image file\n"
         with pytest.raises(SystemExit):
-            run("match", "a", "b", "--out", "p.png", "c\n\ud800" + "d" * 5000)
+            run("match", "a", "b", "--out", "p.png", "c\n\udce9" + "d" * 5000)
         _usage, message, _hint = capsys.readouterr().err.splitlines()
-        assert "c\\n\\ud800" in message
+        assert "c\\n\\udce9" in message
         assert len(message) < 600
+
+    @pytest.mark.parametrize("word", ["a\0b", "\ud800"])
+    def test_characters_that_no_file_name_has(self, word, capsys):
+        for words in (["demo", "--out", word], ["match", word, "b"], [word], ["report", word, "--out", "a.html"]):
+            assert run(*words) == 2
+            assert (
+                capsys.readouterr().err
+                == f"transformatcher: the argument {word!r} holds a character that no text has\n"
+            )
 
     def test_interrupted(self, monkeypatch, capsys):
         with pytest.raises(AssertionError):

@@ -92,7 +92,9 @@ class Command:
 
     def run(self, argv: Sequence[str] | None) -> int:
         """Parse the arguments and run the command that they name; returns its exit code."""
-        args = build_parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        _check_characters(words)
+        args = build_parser().parse_args(words)
         if args.command is None:
             args.parser.print_help(sys.stderr)
             return 2
@@ -144,6 +146,17 @@ def build_parser() -> Parser:
         command.add_argument("--debug", action="store_true", help="show where an error comes from")
         command.set_defaults(command=words, module=path)
     return parser
+
+
+def _check_characters(words: Sequence[str]) -> None:
+    """Refuse arguments that no file name, and no file, can hold."""
+    for word in words:
+        try:
+            possible = b"\0" not in os.fsencode(word)
+        except UnicodeEncodeError:  # half a character; a shell cannot give it, a program can
+            possible = False
+        if not possible:
+            raise InputError(f"the argument {word!r} holds a character that no text has")
 
 
 def _message(error: Exception) -> str | None:
