@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, StrictBool, StrictStr, TypeAdapter, ValidationError
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from transformatcher.data.benchmarks import BENCHMARKS
 from transformatcher.errors import InputError

@@ -141,7 +141,7 @@ def propagate(
                 chosen = {wanted: estimates[wanted] for wanted in plan.wanted[name]}
                 yield to_record(name, size, chosen, references, limit, fingerprints)
 
-    with _open_partial(partial, run, overwrite=overwrite) as file:
+    with _open_partial(partial, run, out, replaces=in_place or overwrite, overwrite=overwrite) as file:
         records = file.complete(list(plan.wanted), compute, lambda done, total: track(done + len(failed), total))
         records = {name: select_categories(records[name], plan.wanted[name]) for name in plan.wanted if name in records}
         if in_place and hash_files([out]) != source.digest:  # a person has saved it while this ran
@@ -288,17 +288,23 @@ def _check_out(out: Path, run: Run, *, in_place: bool, overwrite: bool) -> Path:
     """The folder of unfinished results; InputError if it or ``out`` belongs to something else."""
     partial = out.with_name(f"{out.name}.partial")
     resumes = check_run_folder(partial, run, [RECORDS], way_out=WAY_OUT, overwrite=overwrite)
-    if out.exists() and not (in_place or overwrite or resumes):
+    _check_new(out, replaces=in_place or overwrite or resumes)
+    return partial
+
+
+def _check_new(out: Path, *, replaces: bool) -> None:
+    """Raise an InputError if the file is there already, unless this run is to replace it."""
+    if out.exists() and not replaces:
         continued = "; to continue it, with all that was corrected there, give it as the annotations, too"
         raise InputError(
             f"{out}: exists already{continued if _read_result(out) else ''}; choose another --out, or give --overwrite"
         )
-    return partial
 
 
 @contextmanager
-def _open_partial(partial: Path, run: Run, *, overwrite: bool) -> Iterator[LineFile[Record]]:
-    with open_run_folder(partial, run, [RECORDS], way_out=WAY_OUT, overwrite=overwrite):
+def _open_partial(partial: Path, run: Run, out: Path, *, replaces: bool, overwrite: bool) -> Iterator[LineFile[Record]]:
+    with open_run_folder(partial, run, [RECORDS], way_out=WAY_OUT, overwrite=overwrite) as resumes:
+        _check_new(out, replaces=replaces or resumes)  # another process may have finished since the first look
         yield _record_file(partial)
 
 

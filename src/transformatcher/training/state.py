@@ -26,6 +26,7 @@ class TrainingState:
     best: float = -math.inf  # highest validation score
     best_epoch: int = -1
     seconds: float = 0.0  # of training so far
+    pairs: str = ""  # a hash of what is trained on; empty in states of earlier versions
     metrics: list[dict[str, Any]] = field(default_factory=list)  # one entry for each validation
 
 
