@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
@@ -26,7 +27,12 @@ JPEG_START = b"\xff\xd8"
 MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]", re.DOTALL)  # in a scan, FF 00 is data, and FF D0 to D7 divide it
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 WITHOUT_LENGTH = (0x01, 0xD8)  # markers that no segment follows
+UNUSUAL_RANGE = "photos of more than 8 bits, or of floats, are read from their least to their greatest value"
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+
+
+class ContrastWarning(UserWarning):
+    """The values of a photo are spread over all grey levels."""
 
 
 def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray, "h w 3"]:
@@ -190,12 +196,31 @@ def _resized(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[Tensor, "3 
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode → RGB: the upper 8 bits of 16-bit grey, transparent pixels on white."""
-    if image.mode.startswith("I"):
-        grey = np.asarray(image)
-        image = Image.fromarray((grey // (257 if grey.max() > 255 else 1)).clip(0, 255).astype(np.uint8))
+    """An image of any mode → RGB: grey of more than 8 bits by the values that it uses, transparent pixels on white."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        image = Image.fromarray(to_grey_levels(np.asarray(image)))
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         rgba = image if image.mode == "RGBA" else image.convert("RGBA")
         image = Image.new("RGB", rgba.size, "white")
         image.paste(rgba, (0, 0), rgba)  # where Image.alpha_composite takes twice the memory
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def to_grey_levels(values: Shaped[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
+    """Grey values of more than 8 bits, or floats → 0 to 255, without the loss of their contrast.
+
+    Floats in [0, 1] are read by that range, whole numbers by that of as many bits as the greatest has (8 to 16). Values
+    outside these, or in less than a sixteenth of them, are read from the least to the greatest one, with a warning.
+    """
+    finite = np.isfinite(values)
+    if not finite.any():
+        raise ValueError("all its values are infinite or not a number")
+    low, high = float(values[finite].min()), float(values[finite].max())
+    whole = values.dtype.kind != "f" or high > 1
+    base, top = 0.0, 2.0 ** max(8, min(int(high), 65535).bit_length()) - 1 if whole else 1.0
+    narrow = top != 255 and high - low < top / 16
+    if high > low and (low < 0 or high > top or narrow):
+        warnings.warn(UNUSUAL_RANGE, ContrastWarning, stacklevel=2)
+        base, top = low, high
+    scaled = (np.where(finite, values, low).astype(np.float64) - base) * (255 / (top - base))
+    return scaled.clip(0, 255).astype(np.uint8)

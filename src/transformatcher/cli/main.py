@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -101,7 +102,12 @@ class Command:
         self.name, self.debug = f"transformatcher {args.command}", args.debug
         module = import_module(args.module)
         self.resume_hint = getattr(module, "RESUME_HINT", "")
-        return int(module.run(args))
+        with warnings.catch_warnings():
+            warnings.showwarning = self._show_warning
+            return int(module.run(args))
+
+    def _show_warning(self, message: Warning | str, *_place: object, **_more: object) -> None:
+        print(f"{self.name}: warning: {printable(message)}", file=sys.stderr)
 
     def report(self, error: Exception) -> int:
         """Print one sentence on an error, with --debug its traceback, too; returns the exit code."""

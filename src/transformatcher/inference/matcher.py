@@ -234,6 +234,8 @@ class Matcher:
             ...     next(matcher.pairs(reference, [target])).points([[168, 115]])
         """
         pixels = [to_pixels(photo) for photo in photos]
+        if not pixels:
+            raise InputError("no photo to encode: the list is empty")
         tensors = torch.stack([to_tensor(image, self.config.image_size) for image in pixels])
         features = self.network.encode(tensors.to(self.device))
         return [

@@ -19,6 +19,7 @@ from matplotlib.patheffects import Normal, Stroke
 from PIL import Image
 
 from transformatcher.coords import cell_to_norm, norm_to_px
+from transformatcher.errors import InputError
 from transformatcher.files import atomic_write
 from transformatcher.schema import Size
 from transformatcher.viz.canvas import (
@@ -36,6 +37,7 @@ from transformatcher.viz.canvas import (
     wrap_text,
 )
 
+SUFFIXES = ("png", "jpg", "jpeg", "pdf", "svg", "webp")  # that figures are written as
 SHAPES = "osD^v"  # with the eighth point the colours begin again, in another shape
 # A colour for every position: blue to yellow along x and light to dark along y, the two axes that all eyes share.
 CORNERS = {"top left": "#8fdcff", "top right": "#fff07a", "bottom left": "#1a10a8", "bottom right": "#963c00"}
@@ -242,7 +244,10 @@ def _ring(centre: tuple[float, float], radius: float | tuple[float, float], **st
 
 def save_figure(figure: Figure, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a figure in the format of the suffix, with ``metadata`` of that format; an interruption leaves no half."""
-    atomic_write(path, lambda new: render_figure(figure, new, path.suffix[1:].lower(), metadata=metadata))
+    suffix = path.suffix[1:].lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"{path}: a picture's name ends in .{', .'.join(SUFFIXES[:-1])} or .{SUFFIXES[-1]}")
+    atomic_write(path, lambda new: render_figure(figure, new, suffix, metadata=metadata))
 
 
 def render_figure(figure: Figure, file: Path | BytesIO, suffix: str, **options: Any) -> None:
