@@ -15,7 +15,7 @@ from PIL import Image
 
 from transformatcher.errors import InputError
 from transformatcher.inference.matcher import Matcher
-from transformatcher.inference.photos import to_pixels
+from transformatcher.inference.photos import check_count, to_pixels
 
 GOOD = torch.rand(3, 48, 64)
 
@@ -37,8 +37,6 @@ GOOD = torch.rand(3, 48, 64)
         (np.zeros((0, 9, 3), np.uint8), "expected uint8"),
         (np.zeros((9, 9, 3)), "expected uint8"),
         (np.zeros((9, 9), dtype=object), "expected uint8"),
-        (None, "NoneType: a photo is a path"),
-        (b"bytes", "bytes: a photo is a path"),
         ("a\0b", "a"),
         (Path("nowhere.jpg"), "nowhere.jpg: no such image file"),
     ],
@@ -80,10 +78,17 @@ def test_a_truncated_image_of_pillow(tmp_path: Path):
         assert to_pixels(opened).shape == (60, 80, 3)
 
 
+@pytest.mark.parametrize("value", [1.5, None, "2", [], float("nan"), True, 0, -1])
+def test_counts(value: Any):
+    with pytest.raises(InputError, match=r"batch = .*: expected a whole number from 1"):
+        check_count(value, "batch")
+    assert check_count(np.int64(3), "batch") == 3
+
+
 class TestMatcher:
-    @pytest.mark.parametrize("batch", [0, -1, 1.5, True, None, "2", 10**30 * 0])
+    @pytest.mark.parametrize("batch", [0, -1, True])
     def test_a_batch_is_a_whole_number(self, matcher: Matcher, batch):
-        with pytest.raises(InputError, match="batch = .*: expected a whole number from 1"):
+        with pytest.raises(InputError, match=r"batch = .*: expected a whole number from 1"):
             next(matcher.match_many(GOOD, [GOOD], batch=batch))
 
     def test_nothing_to_encode(self, matcher: Matcher):
