@@ -85,6 +85,15 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"{folder}: cannot be created as a folder ({error.strerror})") from error
 
 
+def file_path(name: str, option: str = "--out") -> Path:
+    """The path of a file to be written, or an InputError for a name that is none, such as ``picture.png/``."""
+    if not name:
+        raise InputError(f"{option} is empty; name a file")
+    if name.endswith(("/", os.sep)):
+        raise InputError(f"{option} {name}: the name of a folder; name the file itself")
+    return Path(name)
+
+
 def check_writable(path: Path) -> None:
     """Raise an InputError if a file could not be written there; for work that takes long before it writes."""
     try:

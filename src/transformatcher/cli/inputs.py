@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformatcher.errors import InputError
-from transformatcher.files import check_writable, is_file, read_json
+from transformatcher.files import check_writable, file_path, is_file, read_json
 
 PICTURES = {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}  # formats that matplotlib writes
 
@@ -26,7 +26,7 @@ def check_picture(out: str | None, photos: Iterable[str] = ()) -> None:
     """
     if out is None:
         return
-    if Path(out).is_dir():
+    if file_path(out, "the picture").is_dir():
         raise InputError(f"{out}: a folder; name the picture itself")
     if Path(out).suffix.lower() not in PICTURES:
         raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from transformatcher.cli.inputs import check_picture, named_folder, set_threads
+from transformatcher.cli.inputs import check_picture, set_threads
 from transformatcher.cli.model_args import BATCH, THREADS, add_model, add_run, add_voting, load_matcher
 from transformatcher.cli.parser import examples
 from transformatcher.errors import InputError, printable
+from transformatcher.files import file_path
 
 RESUME_HINT = "the same command (without --overwrite) continues where it stopped"
 PROJECT_SUFFIX = ".sqlite"
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         return propagate_project(args)
     if args.out is None:
         raise InputError("--out OUT.json is missing: the file to write, which may be ANNOTATIONS.json itself")
-    if Path(named_folder(args.out)).suffix.lower() != ".json":
+    if file_path(args.out).suffix.lower() != ".json":
         raise InputError(f"--out {args.out}: the result is a COCO-keypoint file, its name ends in .json")
     set_threads(args.threads)
     matcher, _ = load_matcher(args)

@@ -19,6 +19,11 @@ class RequestError(HTTPException):
         super().__init__(status, message, STATUS_HEADERS.get(status))
 
 
+def client_of(request: Request) -> str:
+    """The address that a request comes from."""
+    return request.client.host if request.client else ""
+
+
 def add_error_handler(app: FastAPI) -> None:
     """Answer every exception of the application by :func:`error_response`."""
     for kind in (HTTPException, RequestValidationError, InputError, ClientDisconnect, Exception):
