@@ -20,7 +20,7 @@ from PIL import Image
 
 from transformatcher.coords import cell_to_norm, norm_to_px
 from transformatcher.errors import InputError
-from transformatcher.files import atomic_write
+from transformatcher.files import write_bytes
 from transformatcher.schema import Size
 from transformatcher.viz.canvas import (
     BAR,
@@ -247,10 +247,12 @@ def save_figure(figure: Figure, path: Path, metadata: Mapping[str, str] | None =
     suffix = path.suffix[1:].lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{path}: a picture's name ends in .{', .'.join(SUFFIXES[:-1])} or .{SUFFIXES[-1]}")
-    atomic_write(path, lambda new: render_figure(figure, new, suffix, metadata=metadata))
+    buffer = BytesIO()  # in a file, a full disk would be an error of zlib
+    render_figure(figure, buffer, suffix, metadata=metadata)
+    write_bytes(path, buffer.getvalue())
 
 
-def render_figure(figure: Figure, file: Path | BytesIO, suffix: str, **options: Any) -> None:
+def render_figure(figure: Figure, file: BytesIO, suffix: str, **options: Any) -> None:
     """Draw a figure into a file; letters that the font does not have become boxes without a warning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
