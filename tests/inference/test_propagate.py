@@ -126,10 +126,10 @@ class TestFile:
     ):
         propagate(matcher, notes, [photos], tmp_path / "whole.json", category="thing")
         monkeypatch.setattr(module, "LARGE", 30_000)  # pixels; one photo has more, the other fewer
-        monkeypatch.setattr(module, "DETAIL", 2.0)
+        monkeypatch.setattr(module, "DETAIL", 2)
         large = module._decode(photos / "like_a.png", (96, 96))
         assert isinstance(large, module._DecodedPhoto)
-        assert (large.size, large.pixels.shape) == ((240, 400), (192, 320, 3))
+        assert (large.size, large.pixels.shape) == ((240, 400), (115, 192, 3))
         propagate(matcher, notes, [photos], tmp_path / "reduced.json", category="thing")
         for name in ("like_a.png", "deep/like_b.jpg"):
             whole, reduced = (note_of(tmp_path / f"{way}.json", name) for way in ("whole", "reduced"))

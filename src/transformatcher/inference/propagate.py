@@ -17,7 +17,8 @@ from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError, printable
 from transformatcher.files import read_json, write_text
-from transformatcher.images import limit_detail
+from transformatcher.images import image_size as read_size
+from transformatcher.images import read_reduced
 from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD
 from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.matcher import Matcher
@@ -45,8 +46,8 @@ from transformatcher.run_folder import LineFile, Run, check_run_folder, open_run
 from transformatcher.schema import Size
 
 MOST_REFERENCES = 6  # that vote on an image: more are no better, see docs/annotate.md
-LARGE = 12_000_000  # pixels; photos of more are reduced to DETAIL times the network's input before they are matched
-DETAIL = 8.0
+LARGE = 12_000_000  # pixels; photos of more are decoded with sides of no more than DETAIL times the network's input
+DETAIL = 8
 MAX_KEPT = 64  # references whose crops and mirror images stay encoded
 RESULT = "propagate"  # the key of the run in the info of its result
 MADE_FROM = "made_from"  # there: the hash of the annotation file
@@ -274,9 +275,10 @@ class _DecodedPhoto(NamedTuple):
 def _decode(path: Path, image_size: Size) -> _DecodedPhoto | str:
     """A decoded photo, or why it cannot be read. Several batches of them wait in memory."""
     try:
-        pixels = to_pixels(path)
-        size = (pixels.shape[0], pixels.shape[1])
-        return _DecodedPhoto(limit_detail(pixels, image_size, DETAIL) if size[0] * size[1] > LARGE else pixels, size)
+        size = read_size(path)
+        large = size[0] * size[1] > LARGE
+        photo = read_reduced(path, round(DETAIL * max(image_size)), size[0] * size[1]) if large else path
+        return _DecodedPhoto(to_pixels(photo), size)
     except Exception as error:  # decoders raise errors of many kinds, and one bad image must not end the run
         return printable(str(error) or type(error).__name__)
 
