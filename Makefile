@@ -47,7 +47,7 @@ audit: $(VENV)/.dev  ## known vulnerabilities of the dependencies (needs the net
 coverage: $(VENV)/.dev  ## the tests, and how much of src/ they reach; fails below 95 %
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered
 
-fuzz: $(VENV)/.dev  ## damaged images and annotations, for FUZZ_SECONDS (600)
+fuzz: $(VENV)/.dev  ## damaged files and hostile command lines, for FUZZ_SECONDS (600)
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 versions: $(VENV)/.dev  ## every supported Python that is here, lowest and newest dependencies (needs the network)

@@ -1,6 +1,7 @@
 """Folders held by one process, files written line by line."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,8 +15,11 @@ from transformatcher.files import (
     atomic_write,
     check_writable,
     complete_lines,
+    copy_file,
     exclusive_lock,
+    file_path,
     parse_json,
+    write_bytes,
     write_text,
 )
 
@@ -146,3 +150,31 @@ def test_lines_one_by_one(tmp_path: Path):
     path.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match=r"x\.jsonl: not text in UTF-8"):
         complete_lines(path)
+
+
+def test_bytes_and_copies_are_whole_or_not_there(tmp_path: Path):
+    write_bytes(tmp_path / "a", b"abc")
+    copy_file(tmp_path / "a", tmp_path / "deep" / "b")
+    assert (tmp_path / "deep" / "b").read_bytes() == b"abc"
+    with pytest.raises(InputError, match=r"gone: cannot be read \(No such file"):
+        copy_file(tmp_path / "gone", tmp_path / "c")
+    (tmp_path / "large").write_bytes(bytes(5000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        for write in (
+            lambda: copy_file(tmp_path / "large", tmp_path / "c"),
+            lambda: write_bytes(tmp_path / "c", bytes(5000)),
+        ):
+            with pytest.raises(InputError, match=r"c: cannot be written \(File too large\)"):
+                write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "deep", "large"]
+
+
+@pytest.mark.parametrize("name", ["", "a/", "a/b/"])
+def test_a_name_that_no_file_has(name):
+    with pytest.raises(InputError, match="name"):
+        file_path(name)
+    assert file_path("a/b.png") == Path("a/b.png")

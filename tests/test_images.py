@@ -1,4 +1,6 @@
+import io
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import torch
 from PIL import Image
 
 from transformatcher.errors import InputError
-from transformatcher.images import image_size, read_image, to_tensor
+from transformatcher.images import count_jpeg_scans, image_size, read_image, read_reduced, to_tensor
 
 
 def save(path: Path, pixels: np.ndarray, **options) -> Path:
@@ -147,3 +149,47 @@ def test_truncated_file(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:900])
     with pytest.raises(InputError, match=r"x\.jpg: not an image that can be decoded"):
         read_image(path)
+
+
+class TestScans:
+    """Progressive JPEGs whose scans take longer to decode than anybody waits for."""
+
+    def jpeg(self, scans: int, size: tuple[int, int] = (64, 48)) -> bytes:
+        """A photo with further scans of its last coefficients, 23 bytes each."""
+        buffer = io.BytesIO()
+        Image.new("RGB", size, (90, 120, 40)).save(buffer, "JPEG", progressive=True)
+        data = buffer.getvalue()
+        last = data[data.rindex(b"\xff\xda") : -2]
+        return data[:-2] + last * (scans - count_jpeg_scans(data)) + data[-2:]
+
+    @pytest.mark.parametrize("scans", [10, 11, 500])
+    def test_as_many_as_encoders_make(self, scans, tmp_path: Path):
+        data = self.jpeg(scans)
+        assert count_jpeg_scans(data) == scans
+        (tmp_path / "photo.jpg").write_bytes(data)
+        assert read_image(tmp_path / "photo.jpg").shape == (48, 64, 3)
+
+    @pytest.mark.parametrize("read", [read_image, image_size, lambda path: read_reduced(path, 100, 10**8)])
+    def test_too_many_are_refused_at_once(self, read, tmp_path: Path):
+        (tmp_path / "bomb.jpg").write_bytes(self.jpeg(30_000))
+        start = time.monotonic()
+        with pytest.raises(InputError, match=r"bomb\.jpg: a progressive JPEG of 30,000 scans, .*the limit .* is 500"):
+            read(tmp_path / "bomb.jpg")
+        assert time.monotonic() - start < 2
+
+    def test_the_limit_of_a_large_photo_is_lower(self, tmp_path: Path):
+        (tmp_path / "bomb.jpg").write_bytes(self.jpeg(60, (9000, 9000)))
+        with pytest.raises(InputError, match=r"60 scans, .*the limit for its size is 50"):
+            read_image(tmp_path / "bomb.jpg")
+
+    def test_bytes_that_only_look_like_scans(self, tmp_path: Path):
+        plain = self.jpeg(10)
+        comment = b"\xff\xfe" + (2 + 2 * 1000).to_bytes(2, "big") + b"\xff\xda" * 1000
+        data = plain[:2] + comment + plain[2:] + b"\xff\xda" * 1000  # in a comment, and after the end
+        assert count_jpeg_scans(data) == 10
+        (tmp_path / "photo.jpg").write_bytes(data)
+        assert read_image(tmp_path / "photo.jpg").shape == (48, 64, 3)
+
+    @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"\xff\xd8\xff\xda", b"GIF89a\xff\xda"])
+    def test_what_is_no_jpeg(self, data):
+        assert count_jpeg_scans(data) <= 1

@@ -46,7 +46,9 @@ def cli_page() -> str:
                     "(the others are done), or `export` wrote nothing because the file would differ from the model",
                 ),
                 ("2", "the input or the command cannot be used"),
-                ("130", "interrupted with Ctrl-C; a command that can continue says how"),
+                ("70", "an error of transformatcher itself; the same command with `--debug` shows where"),
+                ("130", "interrupted with Ctrl-C, SIGTERM or SIGHUP; a command that can continue says how"),
+                ("141", "nobody reads standard output any more, as in `… | head -1`"),
             ),
         ),
         _table(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -23,6 +24,26 @@ _open_locks: set[int] = set()  # file descriptors of the folders and files that 
 def write_text(path: Path, text: str) -> None:
     """Write text to a file, completely or not at all."""
     atomic_write(path, lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes to a file, completely or not at all."""
+    atomic_write(path, lambda new: new.write_bytes(data))
+
+
+def copy_file(source: Path, path: Path) -> None:
+    """Copy a file, completely or not at all; an error names the file that could not be read, or written."""
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read ({error.strerror or error})") from error
+
+    def write(new: Path) -> None:
+        with new.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+
+    with file:
+        atomic_write(path, write)
 
 
 def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
@@ -62,6 +83,15 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be created as a folder ({error.strerror})") from error
+
+
+def file_path(name: str, option: str = "--out") -> Path:
+    """The path of a file to be written, or an InputError for a name that is none, such as ``picture.png/``."""
+    if not name:
+        raise InputError(f"{option} is empty; name a file")
+    if name.endswith(("/", os.sep)):
+        raise InputError(f"{option} {name}: the name of a folder; name the file itself")
+    return Path(name)
 
 
 def check_writable(path: Path) -> None:

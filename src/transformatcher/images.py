@@ -1,6 +1,8 @@
 """Image file → oriented RGB pixels → resized, normalised tensor."""
 
 import os
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -9,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
@@ -21,7 +23,18 @@ from transformatcher.storage import read_bytes
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 JPEG_END = b"\xff\xd9"
+JPEG_SCANS = (50, 500)  # the limit of a large photo, and of a small one; encoders make ten
+SCANNED_PIXELS = 2_000_000_000  # of all scans; they take two seconds to decode
+JPEG_START = b"\xff\xd8"
+MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]", re.DOTALL)  # in a scan, FF 00 is data, and FF D0 to D7 divide it
+START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
+WITHOUT_LENGTH = (0x01, 0xD8)  # markers that no segment follows
+UNUSUAL_RANGE = "photos of more than 8 bits, or of floats, are read from their least to their greatest value"
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+
+
+class ContrastWarning(UserWarning):
+    """The values of a photo are spread over all grey levels."""
 
 
 def read_image(source: ImageSource, *, orient: bool = True) -> UInt8[np.ndarray, "h w 3"]:
@@ -94,6 +107,41 @@ def _turn_upright(image: Image.Image) -> None:
     ImageOps.exif_transpose(image, in_place=True)
 
 
+def count_jpeg_scans(data: bytes) -> int:
+    """How many scans a JPEG file has; 0 of what is none."""
+    at, scans = len(JPEG_START), 0
+    if data[:at] != JPEG_START:
+        return 0
+    while found := MARKER.search(data, at):
+        marker, at = found[0][-1], found.end()
+        if marker == END_OF_IMAGE:
+            break
+        scans += marker == START_OF_SCAN
+        at += int.from_bytes(data[at : at + 2], "big") if marker not in WITHOUT_LENGTH else 0
+    return scans
+
+
+def check_decoding_time(image: Image.Image, name: object) -> None:
+    """Raise an InputError for an opened photo that would take minutes to decode: a JPEG of hundreds of scans.
+
+    A scan of a few bytes takes as long as one of a whole photo, and a file may have as many as it likes.
+    """
+    file = getattr(image, "fp", None)
+    if image.format not in {"JPEG", "MPO"} or file is None:
+        return
+    before = file.tell()
+    file.seek(0)
+    data = file.read()
+    file.seek(before)
+    least, most = JPEG_SCANS
+    limit = max(least, min(most, SCANNED_PIXELS // (image.width * image.height)))
+    if data.count(bytes([0xFF, START_OF_SCAN])) > limit and (scans := count_jpeg_scans(data)) > limit:
+        raise InputError(
+            f"{name}: a progressive JPEG of {scans:,} scans, which would take too long to decode; the limit for its "
+            f"size is {limit}: save it as a baseline JPEG"
+        )
+
+
 @contextmanager
 def _opened(path: Path | str | ImageFile) -> Iterator[Image.Image]:
     try:
@@ -107,6 +155,7 @@ def _opened(path: Path | str | ImageFile) -> Iterator[Image.Image]:
         with Image.open(file) as image:
             if image.format == "EPS":  # Pillow would let Ghostscript run it
                 raise InputError(f"{path}: an EPS file is a program, not pixels; convert it to PNG first")
+            check_decoding_time(image, path)
             yield image
     except (InputError, MemoryError):
         raise
@@ -152,12 +201,31 @@ def _resized(image: UInt8[np.ndarray, "h w 3"], size: Size) -> UInt8[Tensor, "3 
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode → RGB: the upper 8 bits of 16-bit grey, transparent pixels on white."""
-    if image.mode.startswith("I"):
-        grey = np.asarray(image)
-        image = Image.fromarray((grey // (257 if grey.max() > 255 else 1)).clip(0, 255).astype(np.uint8))
+    """An image of any mode → RGB: grey of more than 8 bits by the values that it uses, transparent pixels on white."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        image = Image.fromarray(to_grey_levels(np.asarray(image)))
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         rgba = image if image.mode == "RGBA" else image.convert("RGBA")
         image = Image.new("RGB", rgba.size, "white")
         image.paste(rgba, (0, 0), rgba)  # where Image.alpha_composite takes twice the memory
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def to_grey_levels(values: Shaped[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
+    """Grey values of more than 8 bits, or floats → 0 to 255, without the loss of their contrast.
+
+    Floats in [0, 1] are read by that range, whole numbers by that of as many bits as the greatest has (8 to 16). Values
+    outside these, or in less than a sixteenth of them, are read from the least to the greatest one, with a warning.
+    """
+    finite = np.isfinite(values)
+    if not finite.any():
+        raise ValueError("all its values are infinite or not a number")
+    low, high = float(values[finite].min()), float(values[finite].max())
+    whole = values.dtype.kind != "f" or high > 1
+    base, top = 0.0, 2.0 ** max(8, min(int(high), 65535).bit_length()) - 1 if whole else 1.0
+    narrow = top != 255 and high - low < top / 16
+    if high > low and (low < 0 or high > top or narrow):
+        warnings.warn(UNUSUAL_RANGE, ContrastWarning, stacklevel=2)
+        base, top = low, high
+    scaled = (np.where(finite, values, low).astype(np.float64) - base) * (255 / (top - base))
+    return scaled.clip(0, 255).astype(np.uint8)

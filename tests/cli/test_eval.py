@@ -1,10 +1,12 @@
 """``eval``: predictions, scores, plots, and the sentence that a mistake gets."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import write_image
 from helpers.command import run
 from helpers.passes import thing
 from PIL import Image
@@ -16,7 +18,7 @@ from transformatcher.inference.checkpoint import save_checkpoint
 from transformatcher.inference.cues import PAIR_CUES, POINT_CUES
 from transformatcher.models.backbones.resnet import ResNetFeatures
 from transformatcher.models.build import build_matcher
-from transformatcher.run_folder import read_arguments
+from transformatcher.run_folder import read_arguments, read_run, write_run
 
 
 def test_a_split_of_coco(coco_root: Path, tmp_path: Path, raw, capsys):
@@ -107,6 +109,19 @@ def test_settings_from_a_file(willow_root: Path, tmp_path: Path, raw, capsys):
     config.write_text("[model]\nimage_sise = 3\n")
     assert run("eval", *arguments, "--config", config) == 2
     assert "raw.toml: unknown key 'image_sise'; did you mean 'image_size'?" in capsys.readouterr().err
+
+
+def test_other_photos_are_another_run(willow_root: Path, tmp_path: Path, raw, capsys):
+    arguments = ["--benchmark", "pfwillow", "--root", willow_root, "--out", tmp_path / "out", *raw]
+    assert run("eval", *arguments) == 0
+    write_image(willow_root / "car(G)" / "b.png", seed=7)  # another photo of the same name
+    assert run("eval", *arguments) == 2
+    assert "differs in photos (" in capsys.readouterr().err
+    stored = read_run(tmp_path / "out")
+    assert stored is not None
+    arguments_before = {key: value for key, value in stored.arguments.items() if key != "photos"}
+    write_run(tmp_path / "out", replace(stored, arguments=arguments_before))  # as an earlier version wrote it
+    assert run("eval", *arguments) == 0
 
 
 def test_other_weights_are_another_run(willow_root: Path, tmp_path: Path, raw, backbone_file, capsys):

@@ -1,11 +1,13 @@
 """Paths, points and threads, as they are typed."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from transformatcher.cli.inputs import check_picture, named_folder, picture_names, read_points, set_threads
+from transformatcher.cli.main import main
 from transformatcher.errors import InputError
 
 
@@ -76,5 +78,28 @@ def test_threads():
         assert torch.get_num_threads() == 1
         set_threads(None)
         assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("command", [
+    ["match", "a.jpg", "b.jpg", "--out", "p.png/"],
+    ["propagate", "a.json", "b", "--out", "r.json/"],
+    ["export", "--out", "m.onnx/"],
+    ["report", "x", "--out", "p.html/"],
+    ["analyse", "attention", "a", "b", "--out", "p.png/"],
+])  # fmt: skip
+def test_a_file_is_not_named_as_a_folder(command, capsys):
+    assert main(command) == 2
+    assert "the name of a folder; name the file itself" in capsys.readouterr().err
+
+
+def test_no_more_threads_than_cores():
+    before = torch.get_num_threads()
+    try:
+        set_threads(1000)
+        assert torch.get_num_threads() == os.cpu_count()
+        set_threads(None)
+        assert torch.get_num_threads() == os.cpu_count()
     finally:
         torch.set_num_threads(before)

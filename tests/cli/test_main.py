@@ -184,9 +184,39 @@ class TestErrors:
     def test_an_error_without_a_file(self, monkeypatch, capsys):
         assert self.message(OSError("disk full"), monkeypatch, capsys) == "transformatcher demo: disk full\n"
 
-    def test_a_bug_keeps_its_traceback(self, monkeypatch, capsys):
-        with pytest.raises(RuntimeError, match="shape mismatch"):
-            self.message(RuntimeError("shape mismatch"), monkeypatch, capsys)
+    def test_a_bug_is_one_sentence_and_another_exit_code(self, monkeypatch, capsys):
+        def fail(*_: object) -> None:
+            raise RuntimeError("shape mismatch\n\x1b[31m")
+
+        monkeypatch.setattr("transformatcher.cli.demo.run", fail)
+        assert run("demo") == 70
+        printed = capsys.readouterr().err
+        assert printed == (
+            "transformatcher demo: an error of transformatcher itself (RuntimeError: shape mismatch\\n\\x1b[31m); "
+            "the same command with --debug shows where. Please report it\n"
+        )
+        assert run("demo", "--debug") == 70
+        printed = capsys.readouterr().err
+        assert printed.startswith("Traceback")
+        assert 'in fail\n    raise RuntimeError("shape mismatch' in printed
+
+    def test_names_are_printed_so_that_they_cannot_change_the_terminal(self, capsys):
+        assert run("match", "a\x1b[31m\nb.jpg", "b.jpg") == 2
+        assert capsys.readouterr().err == "transformatcher match: a\\x1b[31m\\nb.jpg: no such image file\n"
+        with pytest.raises(SystemExit):
+            run("match", "a", "b", "--out", "p.png", "c\n\udce9" + "d" * 5000)
+        _usage, message, _hint = capsys.readouterr().err.splitlines()
+        assert "c\\n\\udce9" in message
+        assert len(message) < 600
+
+    @pytest.mark.parametrize("word", ["a\0b", "\ud800"])
+    def test_characters_that_no_file_name_has(self, word, capsys):
+        for words in (["demo", "--out", word], ["match", word, "b"], [word], ["report", word, "--out", "a.html"]):
+            assert run(*words) == 2
+            assert (
+                capsys.readouterr().err
+                == f"transformatcher: the argument {word!r} holds a character that no text has\n"
+            )
 
     def test_interrupted(self, monkeypatch, capsys):
         with pytest.raises(AssertionError):

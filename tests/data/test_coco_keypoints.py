@@ -45,6 +45,35 @@ def test_malformed_annotation(tmp_path: Path, change, message):
         load_coco_objects(path, tmp_path / "images")
 
 
+@pytest.mark.parametrize("value", ["5", True, None, [5], {"a": 1}])
+def test_values_are_numbers_and_not_what_could_become_one(tmp_path: Path, value):
+    good = {"id": 1, "image_id": 1, "category_id": 2, "bbox": [0, 0, 9, 9], "keypoints": [3, 5, 2, 7, 8, 2]}
+    for change, message in (
+        ({"keypoints": [value, 5, 2, 7, 8, 2]}, "'keypoints' is not a list of numbers"),
+        ({"keypoints": [3, 5, value, 7, 8, 2]}, "'keypoints' is not a list of numbers"),
+        ({"bbox": [0, 0, value, 9]}, "'bbox' is not a list of numbers"),
+    ):
+        coco_file(tmp_path, annotations=[good | change])
+        with pytest.raises(InputError, match=message):
+            load_coco_objects(*find_coco(tmp_path, "trn"))
+    coco_file(tmp_path, images=[{"id": 1, "file_name": "1.jpg", "width": value, "height": 60}], annotations=[good])
+    with pytest.raises(InputError, match="'height and width' is not a list of numbers"):
+        load_coco_objects(*find_coco(tmp_path, "trn"))
+
+
+@pytest.mark.parametrize("name", ["../1.jpg", "a/../../1.jpg", "/etc/passwd", "..", ".", "", "a\0b.jpg"])
+def test_images_stay_in_their_folder(tmp_path: Path, name):
+    coco_file(tmp_path, images=[{"id": i, "file_name": name} for i in (1, 2, 3)])
+    with pytest.raises(InputError, match=r"annotation 1: the image .* is not in .*images; names are relative to that"):
+        load_coco_objects(*find_coco(tmp_path, "trn"))
+
+
+def test_names_that_only_look_as_if_they_left_it(tmp_path: Path):
+    names = ["deep/../1.jpg", "./2.jpg", str(tmp_path / "images" / "3.jpg")]
+    coco_file(tmp_path, images=[{"id": i, "file_name": name} for i, name in enumerate(names, 1)])
+    assert len(load_coco_objects(*find_coco(tmp_path, "trn"))) == 4
+
+
 def test_ids_are_labels_and_must_differ(tmp_path: Path):
     note = {"id": "ann", "image_id": 1, "category_id": 2, "keypoints": [1, 1, 2, 2, 2, 2]}
     path = coco_file(tmp_path, annotations=[note, note])

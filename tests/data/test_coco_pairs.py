@@ -1,5 +1,6 @@
 """Annotated objects → pairs drawn from them."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,3 +192,11 @@ class TestFacing:
         assert len(draw_pairs(objects, 2)) == 2
         with pytest.raises(InputError, match="no two of the 2 annotated objects show opposite sides"):
             draw_facing_pairs(objects, 2, "opposite")
+
+
+def test_more_than_there_are_is_found_out_soon(coco_root: Path):
+    objects = load_coco_objects(*find_coco(coco_root, "trn"))
+    start = time.monotonic()
+    names = {pair.name for pair in draw_pairs(objects, 10_000_000)}
+    assert time.monotonic() - start < 10
+    assert names == {pair.name for pair in draw_pairs(objects, 2)}

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TARGETS = ("images", "annotations")
+TARGETS = ("images", "annotations", "commands")
 MEMORY_MB = 3000
 INTERRUPTED = 72  # libFuzzer's word for a signal from outside
 
@@ -21,7 +21,7 @@ def fuzz(target: str, seconds: int, folder: Path) -> tuple[bool, str]:
     found.mkdir(parents=True, exist_ok=True)
     command = [
         sys.executable, HERE / f"fuzz_{target}.py", corpus,
-        f"-max_total_time={seconds}", "-timeout=60", "-max_len=65536",
+        f"-max_total_time={seconds}", "-timeout=120", "-max_len=65536",
         f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={found}/", "-print_final_stats=1",
     ]  # fmt: skip
     log = folder / f"{target}.log"

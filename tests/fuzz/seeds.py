@@ -1,4 +1,4 @@
-"""What a fuzzer starts from: small sound files of every kind. Usage: seeds.py FOLDER, which gets two folders."""
+"""What a fuzzer starts from: small sound files of every kind. Usage: seeds.py FOLDER, which gets three folders."""
 
 import csv
 import io
@@ -14,6 +14,7 @@ from PIL import Image
 from scipy.io import savemat
 from targets import PARSERS
 
+COMMAND_LINES = 40
 PIXELS = np.random.default_rng(0).integers(0, 255, (9, 13, 3), dtype=np.uint8)
 
 
@@ -106,9 +107,16 @@ def annotations() -> Iterator[tuple[str, bytes]]:
     yield seed("pair_list", word="-json", content=b'{"src": "a.jpg", "trg": "b.jpg", "keypoints": [[1, 2]]}\n')
 
 
+def commands() -> Iterator[tuple[str, bytes]]:
+    """Choices of a command, its arguments, its files and its environment."""
+    rng = np.random.default_rng(0)
+    for number in range(COMMAND_LINES):
+        yield f"choices-{number:02d}", rng.bytes(60)
+
+
 def write(folder: Path) -> None:
-    """Write both corpora."""
-    for name, seeds in (("images", images()), ("annotations", annotations())):
+    """Write all corpora."""
+    for name, seeds in (("images", images()), ("annotations", annotations()), ("commands", commands())):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for file, content in seeds:
             (folder / name / file).write_bytes(content)

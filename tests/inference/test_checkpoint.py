@@ -13,7 +13,7 @@ from transformatcher.cli.main import main
 from transformatcher.config import model_config
 from transformatcher.errors import InputError
 from transformatcher.evaluation.predict import read_predictions
-from transformatcher.inference.checkpoint import load_checkpoint, save_checkpoint
+from transformatcher.inference.checkpoint import SHIPPED, load_checkpoint, save_checkpoint
 from transformatcher.inference.matcher import Matcher
 from transformatcher.models.build import build_matcher
 from transformatcher.run_folder import read_arguments
@@ -211,3 +211,8 @@ def test_eval_and_match_at_another_shape(spair_root: Path, tmp_path: Path, capsy
     assert min(x0, x1, y0, y1) >= 0
     assert max(x0, x1) <= 50
     assert max(y0, y1) <= 90
+
+
+def test_settings_that_no_machine_has_the_memory_for():
+    with pytest.raises(InputError, match=r"takes about [\d,.]+ GiB of memory .* this machine has [\d,.]+ GiB"):
+        load_checkpoint(SHIPPED, {"image_size": 4096})

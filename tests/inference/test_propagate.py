@@ -74,6 +74,68 @@ class TestFile:
         assert image.pop("predicted").keys() == {"thing", "other"}
         assert image == {"id": 13, "file_name": "d.png", "width": 200, "height": 120}
 
+    def test_a_folder_that_cannot_be_read(
+        self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        real = os.scandir
+
+        def scandir(path: Any) -> Any:  # root may read everything, so permissions would show nothing
+            if Path(os.fsdecode(path)).name == "deep":
+                raise PermissionError(13, "Permission denied", path)
+            return real(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+        with pytest.raises(InputError, match=r"deep: this folder cannot be read \(Permission denied\); its photos"):
+            propagate(matcher, notes, [photos], tmp_path / "out.json")
+
+    def test_another_process_may_have_finished_meanwhile(
+        self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        out = tmp_path / "out.json"
+        first = module._check_out
+
+        def check_out(*args: Any, **options: Any) -> Path:
+            partial = first(*args, **options)
+            out.write_text("[]")
+            return partial
+
+        monkeypatch.setattr(module, "_check_out", check_out)
+        with pytest.raises(InputError, match=r"out\.json: exists already"):
+            propagate(matcher, notes, [photos], out)
+        assert out.read_text() == "[]"
+
+    def test_killed_after_it_has_finished(
+        self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        def killed(_: Path) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module.shutil, "rmtree", killed)
+            with pytest.raises(KeyboardInterrupt):
+                propagate(matcher, notes, [photos], tmp_path / "out.json")
+        written = json.loads((tmp_path / "out.json").read_text())
+        assert (tmp_path / "out.json.partial").is_dir()
+        result = propagate(matcher, notes, [photos], tmp_path / "out.json")
+        assert (result.images, result.kept) in {(2, 0), (0, 2)}
+        assert not (tmp_path / "out.json.partial").exists()
+        assert json.loads((tmp_path / "out.json").read_text())["annotations"] == written["annotations"]
+
+    def test_large_photos_are_reduced_before_they_wait_in_memory(
+        self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        propagate(matcher, notes, [photos], tmp_path / "whole.json", category="thing")
+        monkeypatch.setattr(module, "LARGE", 30_000)  # pixels; one photo has more, the other fewer
+        monkeypatch.setattr(module, "DETAIL", 2)
+        large = module._decode(photos / "like_a.png", (96, 96))
+        assert isinstance(large, module._DecodedPhoto)
+        assert (large.size, large.pixels.shape) == ((240, 400), (115, 192, 3))
+        propagate(matcher, notes, [photos], tmp_path / "reduced.json", category="thing")
+        for name in ("like_a.png", "deep/like_b.jpg"):
+            whole, reduced = (note_of(tmp_path / f"{way}.json", name) for way in ("whole", "reduced"))
+            np.testing.assert_allclose(whole["keypoints"], reduced["keypoints"], atol=3)
+        assert whole == reduced  # the smaller photo
+
     def test_no_match(self, matcher: Matcher, notes: Path, photos: Path, tmp_path: Path):
         unsure = Matcher(
             matcher.model, matcher.config, "cpu", Calibrations(Calibration(0.0, 1.0, 0.0))

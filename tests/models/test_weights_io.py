@@ -71,3 +71,21 @@ def test_values_that_are_no_numbers_are_refused(value: float):
     with pytest.raises(InputError, match=r"w\.safetensors: running_var has 1 of 2 values .* ends at 65,504"):
         load_strictly(norm, wrong, "w.safetensors")
     assert torch.equal(norm.running_var, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64, torch.int8, torch.float8_e4m3fn, torch.int64])
+def test_weights_of_another_kind_are_not_bent_into_shape(dtype):
+    module = nn.Linear(2, 3)
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    with pytest.raises(InputError, match=rf"here: weight is of type {dtype}, which weights are not"):
+        load_strictly(module, before | {"weight": torch.ones(3, 2).to(dtype)}, "here")
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_another_precision(dtype):
+    module = nn.Linear(2, 3)
+    load_strictly(
+        module, {key: torch.ones_like(value, dtype=dtype) for key, value in module.state_dict().items()}, "here"
+    )
+    assert module.weight.dtype == torch.float32

@@ -148,6 +148,18 @@ class TestRunFolder:
         with pytest.raises(InputError, match=r"no last\.safetensors to resume from"):
             train(tiny_config(benchmark), tmp_path / "new", CPU, resume=True)
 
+    def test_pairs_that_have_changed_since(self, tmp_path: Path):
+        root = write_benchmark(tmp_path / "PF-PASCAL", n_train=4, n_val=2)
+        train(tiny_config(root, epochs=1), tmp_path / "run", CPU, pictures=False)
+        listed = root / "trn_pairs.csv"
+        before = listed.read_text()
+        header, first, *others = before.splitlines()
+        listed.write_text("\n".join([header, *others, first]) + "\n")
+        with pytest.raises(InputError, match="its lists of pairs, or their annotations, have changed since"):
+            train(tiny_config(root, epochs=1), tmp_path / "run", CPU, resume=True, pictures=False)
+        listed.write_text(before)
+        train(tiny_config(root, epochs=1), tmp_path / "run", CPU, resume=True, pictures=False)
+
 
 class TestSettings:
     def test_a_batch_that_is_never_filled(self, benchmark: Path, tmp_path: Path):

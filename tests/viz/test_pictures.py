@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -196,8 +197,8 @@ def test_names_in_any_script_are_drawn_without_a_warning(tmp_path: Path):
 
 def test_an_interruption_leaves_the_old_picture(tmp_path: Path):
     class Interrupted(Figure):
-        def savefig(self, path: Path, **_: object) -> None:
-            path.write_bytes(b"half of")
+        def savefig(self, file: BytesIO, **_: object) -> None:
+            file.write(b"half of")
             raise KeyboardInterrupt
 
     path = tmp_path / "picture.png"

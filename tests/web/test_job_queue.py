@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -88,3 +89,22 @@ def test_too_many_pictures_at_once(studio: StudioClient):
     busy.join()
     studio.get(f"/photos/{photo}/image")
     assert studio.get("/project")["counts"]["failed"] == 0
+
+
+def test_one_client_gets_half_of_the_slots():
+    queue = JobQueue(threads=1, waiting=8)
+    with ExitStack() as held:
+        for _ in range(4):
+            held.enter_context(queue.slot("slow"))
+        with pytest.raises(RequestError, match="still receiving other files from you"), queue.slot("slow"):
+            pass
+        with queue.slot("other") as run:
+            assert run(lambda: 7) == 7
+        for number in range(5):
+            held.enter_context(queue.slot(f"client {number}"))
+        with pytest.raises(RequestError, match="busy with other photos"), queue.slot("one more"):
+            pass
+    with queue.slot("slow"):
+        pass
+    assert queue._clients == {}
+    queue.close()

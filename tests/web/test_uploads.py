@@ -9,7 +9,8 @@ from helpers.studio_client import StudioClient, open_project
 from helpers.web_client import encode_image, picture, png_header
 from PIL import Image
 
-from transformatcher.web.uploads import Limits, read_upload
+from transformatcher.errors import InputError
+from transformatcher.web.uploads import Limits, check_upload, read_upload
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,13 @@ def test_nothing_is_written_outside_the_folder(
     temporary.get("/export?format=coco")
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "temporary"}
+
+
+def test_a_jpeg_of_thousands_of_scans():
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    bomb = data[:-2] + data[data.rindex(b"\xff\xda") : -2] * 20_000 + data[-2:]
+    for read in (read_upload, check_upload):
+        with pytest.raises(InputError, match=r"a\.jpg: a progressive JPEG of 20,010 scans, which would take too long"):
+            read(bomb, "a.jpg", 10**6)

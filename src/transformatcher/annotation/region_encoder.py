@@ -15,7 +15,7 @@ from transformatcher.annotation.references import Reference, Region
 from transformatcher.annotation.scan import identify_photo, set_problem
 from transformatcher.annotation.suggestion import Descriptors
 from transformatcher.annotation.targets import Target
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.feature_store import FeatureStore
 from transformatcher.inference.matcher import Matcher
@@ -137,7 +137,7 @@ class RegionEncoder:
             if pixels.shape[:2] != region.size:
                 raise InputError(f"{path}: has changed while it was used; scan the folder again")
         except Exception as error:  # decoders raise errors of many kinds, and one bad photo must not end the work
-            message = str(error).removeprefix(f"{path}: ") or type(error).__name__
+            message = str(error).removeprefix(printable(f"{path}: ")) or type(error).__name__
             set_problem(self.project, region.photo_id, message)
             return None
         x0, y0, x1, y1 = region.crop

@@ -10,7 +10,7 @@ from sqlite3 import Row
 
 from transformatcher.annotation.project import Project
 from transformatcher.annotation.records import Photo
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 from transformatcher.images import image_size
 from transformatcher.inference.propagate_inputs import IMAGE_SUFFIXES
 
@@ -158,7 +158,7 @@ def identify_photo(project: Project, photo: Photo) -> Photo:
     try:
         size, digest, problem = image_size(path), hash_file(path), None
     except InputError as error:
-        size, digest, problem = None, None, str(error).removeprefix(f"{path}: ")
+        size, digest, problem = None, None, str(error).removeprefix(printable(f"{path}: "))
         if not path.exists():
             problem = MISSING
     with project.changing([photo.id], computed=True):

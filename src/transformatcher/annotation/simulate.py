@@ -7,7 +7,6 @@ accepting the photo makes it "not there"; so if the keypoint is there, that is a
 is. Finding the photo, zooming and looking cost nothing here, though they take time in life.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from transformatcher.annotation.scan import identify_photo, scan_photos
 from transformatcher.annotation.suggestion import choose_next
 from transformatcher.data.coco_keypoints import AnnotatedObject, box_around
 from transformatcher.errors import InputError
+from transformatcher.files import copy_file, make_folder
 from transformatcher.inference.calibration import MATCH_THRESHOLD
 from transformatcher.inference.matcher import Matcher
 
@@ -176,16 +176,13 @@ def simulate(
 
 def _copy_photos(photos: Sequence[KnownPhoto], folder: Path) -> dict[str, KnownPhoto]:
     """Photos → by the names of their copies in the folder of the project."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     known = {}
     for number, photo in enumerate(photos):
         name = f"{number:05d}{photo.image.suffix.lower()}"
         known[name] = photo
-        try:
-            if not (folder / name).exists():
-                shutil.copyfile(photo.image, folder / name)
-        except OSError as error:
-            raise InputError(f"{photo.image}: cannot be copied ({error.strerror})") from error
+        if not (folder / name).exists():
+            copy_file(photo.image, folder / name)
     return known
 
 

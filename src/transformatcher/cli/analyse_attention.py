@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.inference.device import pick_device
     from transformatcher.run_folder import format_command
 
-    check_picture(args.out)
+    check_picture(args.out, [args.src, args.trg])
     device = pick_device(args.device)
     model, config, description = load_additive(args)
     src, trg = (read_image(Path(path)) for path in (args.src, args.trg))

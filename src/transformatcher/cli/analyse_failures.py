@@ -7,6 +7,7 @@ from transformatcher.cli.analysis_args import shown_path
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.model_args import ALPHA, COUNT
 from transformatcher.cli.parser import examples
+from transformatcher.errors import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
         text = gallery_page(evaluation, worst, command, alpha, track)
     write_text(path, text)
     n = len(evaluation.predictions)
-    print(f"{len(worst)} of {n} pairs, PCK {worst[0].pck:.1f} to {worst[-1].pck:.1f}\npage: {path}")
+    print(f"{len(worst)} of {n} pairs, PCK {worst[0].pck:.1f} to {worst[-1].pck:.1f}\npage: {printable(path)}")
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from transformatcher.cli.model_args import BATCH, add_model, add_run, load_matcher
 from transformatcher.cli.page import CALIBRATED, add_page, check_packages, open_page, use_matcher
 from transformatcher.cli.parser import did_you_mean, examples, number
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 
 if TYPE_CHECKING:
     from transformatcher.annotation.project import Project
@@ -128,9 +128,9 @@ def _scan(project: "Project") -> None:
     n = sum(project.counts().values())
     if not n:
         raise InputError(f"{project.folder}: {NO_PHOTO}")
-    print(f"{n} photo{'s' * (n != 1)}, project {project.file}")
+    print(f"{n} photo{'s' * (n != 1)}, project {printable(project.file)}")
     for line in _changes(report):
-        print(line)
+        print(printable(line))
     sys.stdout.flush()
     _print_problems("left out", [f"{name}: {why}" for name, why in report.left_out.items()])
 
@@ -157,7 +157,7 @@ def _shortened(names: Sequence[str]) -> str:
 def _print_problems(what: str, problems: Sequence[str]) -> None:
     """A line for each, of the first few, to standard error."""
     for problem in problems[:SHOWN]:
-        print(f"{what}: {problem}", file=sys.stderr)
+        print(f"{what}: {printable(problem)}", file=sys.stderr)
     if (more := len(problems) - SHOWN) > 0:
         print(f"{what}: {more} more", file=sys.stderr)
 
@@ -198,5 +198,5 @@ def _export(project: "Project", args: argparse.Namespace) -> None:
     name, out = args.export
     threshold = MATCH_THRESHOLD if project.setting(CALIBRATED, True) else 0.0
     summary = export_project(project, name, out, predictions=args.predictions or "omit", threshold=threshold)
-    print(f"{summary.keypoints} keypoints of {summary.objects} objects on {summary.images} photos: {out}")
+    print(f"{summary.keypoints} keypoints of {summary.objects} objects on {summary.images} photos: {printable(out)}")
     _print_problems("note", summary.notes)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformatcher.cli.model_args import add_data
 from transformatcher.cli.parser import examples
+from transformatcher.errors import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(category, str(number))
     STDOUT.print(table)
     for problem in report.problems:
-        print(problem)
+        print(printable(problem))
     n = len(report.problems)
     print(f"{n} problem{'s' * (n > 1)} found" if n else "no problem found")
     return 1 if report.problems else 0

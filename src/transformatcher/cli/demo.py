@@ -10,7 +10,8 @@ from pathlib import Path
 
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.model_args import add_run
-from transformatcher.files import make_folder
+from transformatcher.errors import printable
+from transformatcher.files import copy_file, make_folder
 
 PHOTOS = ("cat_a.jpg", "cat_b.jpg", "cat_c.jpg")
 POINTS = "cat_a.json"
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     matcher = Matcher.from_pretrained(device=args.device)
     with as_file(files("transformatcher") / "examples") as folder:
         for name in (*PHOTOS, POINTS):
-            shutil.copyfile(folder / name, out / name)
+            copy_file(folder / name, out / name)
     points = json.loads((out / POINTS).read_text(encoding="utf-8"))
     src = out / PHOTOS[0]
     for target in PHOTOS[1:]:
@@ -41,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
         picture = out / f"{src.stem}-{Path(target).stem}.png"
         print_matches(matches, src.name, target, list(points))
         matches.draw(picture, point_names=list(points))
-        print(f"picture: {picture}\n")
-    print(f"photos: {out}\n\n{next_steps(out)}")
+        print(f"picture: {printable(picture)}\n")
+    print(f"photos: {printable(out)}\n\n{next_steps(out)}")
     return 0
 
 

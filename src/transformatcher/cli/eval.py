@@ -79,7 +79,13 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.config import to_plain
     from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
     from transformatcher.evaluation.metrics import ALPHAS
-    from transformatcher.evaluation.predict import fingerprint, make_predictor, predict_to_disk
+    from transformatcher.evaluation.predict import (
+        PHOTOS,
+        fingerprint,
+        fingerprint_photos,
+        make_predictor,
+        predict_to_disk,
+    )
     from transformatcher.evaluation.scores import SCORES, parse_alphas, parse_frame
     from transformatcher.models.weights_io import hash_tensors
     from transformatcher.run_folder import Run
@@ -111,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
         **model_arguments(args),
         "n_pairs": len(pairs),
         "pairs": fingerprint(pairs),
+        PHOTOS: fingerprint_photos(pairs),
         "model": to_plain(config),
         "weights_hash": hash_tensors(matcher.model.state_dict()),
     }

@@ -14,7 +14,7 @@ from transformatcher.cli.model_args import LIMIT, LIMIT_HELP, THREADS, add_check
 from transformatcher.cli.parser import examples
 from transformatcher.data.benchmarks import BENCHMARKS
 from transformatcher.errors import InputError
-from transformatcher.files import check_writable
+from transformatcher.files import check_writable, file_path
 
 if TYPE_CHECKING:
     from transformatcher.evaluation.export_scores import ExportScore
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.inference.export import check_request, export
     from transformatcher.inference.export_parity import ParityError, format_parity
 
-    path = Path(args.out)
+    path = file_path(args.out)
     check_request(path, args.precision)
     check_writable(path)
     if bool(args.benchmark) != bool(args.root):

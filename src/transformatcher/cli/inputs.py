@@ -1,10 +1,11 @@
 """Text of an argument → a checked path, named points, a number of threads."""
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformatcher.errors import InputError
-from transformatcher.files import check_writable, is_file, read_json
+from transformatcher.files import check_writable, file_path, is_file, read_json
 
 PICTURES = {".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp"}  # formats that matplotlib writes
 
@@ -25,7 +26,7 @@ def check_picture(out: str | None, photos: Iterable[str] = ()) -> None:
     """
     if out is None:
         return
-    if Path(out).is_dir():
+    if file_path(out, "the picture").is_dir():
         raise InputError(f"{out}: a folder; name the picture itself")
     if Path(out).suffix.lower() not in PICTURES:
         raise InputError(f"{out}: a picture's name ends in .png, .jpg, .pdf, .svg or .webp")
@@ -100,4 +101,4 @@ def set_threads(threads: int | None) -> None:
     import torch
 
     if threads:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(min(threads, os.cpu_count() or 1))  # more would only wait for each other

@@ -17,7 +17,7 @@ from transformatcher.cli.model_args import (
     load_matcher,
 )
 from transformatcher.cli.parser import examples
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 
 if TYPE_CHECKING:
     from transformatcher.inference.matched_pair import MatchedPoints
@@ -115,4 +115,4 @@ def _print(args: argparse.Namespace, matches: MatchedPoints, target: str, names:
 
     print_matches(matches, Path(args.src).name, Path(target).name, names)
     for picture in files:
-        print(f"picture: {picture}")
+        print(f"picture: {printable(picture)}")

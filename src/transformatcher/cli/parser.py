@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from transformatcher.errors import printable
+
 EXAMPLES = "examples:\n"  # an epilog that begins with this keeps its line breaks
 
 
@@ -75,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage, one sentence and where to find help; exit with code 2."""
-        self.exit(2, f"{self.format_usage()}{self.prog}: {message}\nSee '{self.prog} --help'.\n")
+        self.exit(2, f"{self.format_usage()}{self.prog}: {printable(message)}\nSee '{self.prog} --help'.\n")
 
     def _check_option_names(self, args: Iterable[str]) -> None:
         known = [name for name in self._option_string_actions if name.startswith("--")]

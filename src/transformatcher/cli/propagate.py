@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from transformatcher.cli.engine_args import add_engine, make_engine, worker_device
-from transformatcher.cli.inputs import check_picture, named_folder, set_threads
+from transformatcher.cli.inputs import check_picture, set_threads
 from transformatcher.cli.model_args import BATCH, THREADS, add_model, add_run, add_voting, load_matcher
 from transformatcher.cli.parser import examples
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
+from transformatcher.files import file_path
 
 RESUME_HINT = "the same command (without --overwrite) continues where it stopped"
 PROJECT_SUFFIX = ".sqlite"
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         return propagate_project(args)
     if args.out is None:
         raise InputError("--out OUT.json is missing: the file to write, which may be ANNOTATIONS.json itself")
-    if Path(named_folder(args.out)).suffix.lower() != ".json":
+    if file_path(args.out).suffix.lower() != ".json":
         raise InputError(f"--out {args.out}: the result is a COCO-keypoint file, its name ends in .json")
     set_threads(args.threads)
     engine = make_engine(args)
@@ -124,16 +125,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         lost = f", {result.no_match} without a match" if result.no_match else ""
         kept = f"; {result.kept} more are predicted already" if result.kept else ""
-        print(f"{result.keypoints} keypoints on {result.images} images{lost}{kept}\nannotations: {result.out}")
+        print(
+            f"{result.keypoints} keypoints on {result.images} images{lost}{kept}\nannotations: {printable(result.out)}"
+        )
         if result.other_kind:
-            print(f"probably another kind of thing: {', '.join(result.other_kind)}")
+            print(f"probably another kind of thing: {printable(', '.join(result.other_kind))}")
         for picture in pictures:
-            print(f"picture: {picture}")
+            print(f"picture: {printable(picture)}")
     if args.draw is not None and not pictures:
         print(NOTHING_DRAWN, file=sys.stderr)
     _warn_outside(result.outside)
     for problem in result.failed.values():
-        print(f"left out: {problem}", file=sys.stderr)
+        print(f"left out: {printable(problem)}", file=sys.stderr)
     return 1 if result.failed else 0
 
 
@@ -145,4 +148,4 @@ def _warn_outside(points: Sequence[str]) -> None:
     if points:
         more = f" and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
         shown = ", ".join(points[:SHOWN])
-        print(f"warning: points outside their photos are not used: {shown}{more}", file=sys.stderr)
+        print(f"warning: points outside their photos are not used: {printable(shown)}{more}", file=sys.stderr)

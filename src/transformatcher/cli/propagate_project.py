@@ -18,7 +18,7 @@ from transformatcher.cli.inputs import set_threads
 from transformatcher.cli.model_args import load_matcher
 from transformatcher.cli.output import progress_bar
 from transformatcher.cli.propagate import NOTHING_DRAWN, PROJECT_SUFFIX
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD
 from transformatcher.inference.propagate_draw import OTHER_KIND
 from transformatcher.viz.contact_sheet import PredictedObject, PredictedPhoto, draw_contact_sheets
@@ -46,7 +46,7 @@ def propagate_project(args: argparse.Namespace) -> int:
 
             root = Path(args.images_root) if args.images_root else None
             for problem in import_coco(project, imported, images_root=root).skipped:
-                print(f"left out: {problem}", file=sys.stderr)
+                print(f"left out: {printable(problem)}", file=sys.stderr)
         if args.predict_again:
             forget_predictions(project, [item.id for item in project.instances() if not item.reviewed])
         _predict(project, matcher, args)
@@ -65,17 +65,17 @@ def propagate_project(args: argparse.Namespace) -> int:
         print(json.dumps(summary | {"pictures": [str(picture) for picture in pictures]}, indent=2))
     else:
         lost = f", {summary['no_match']} without a match" if summary["no_match"] else ""
-        print(f"{summary['keypoints']} keypoints on {summary['images']} images{lost}\nproject: {file}")
+        print(f"{summary['keypoints']} keypoints on {summary['images']} images{lost}\nproject: {printable(file)}")
         if exported is not None:
-            print(f"annotations: {exported}")
+            print(f"annotations: {printable(exported)}")
         if summary["other_kind"]:
-            print(f"probably another kind of thing: {', '.join(summary['other_kind'])}")
+            print(f"probably another kind of thing: {printable(', '.join(summary['other_kind']))}")
         for picture in pictures:
-            print(f"picture: {picture}")
+            print(f"picture: {printable(picture)}")
     if args.draw is not None and not pictures:
         print(NOTHING_DRAWN, file=sys.stderr)
     for name, problem in failed.items():
-        print(f"left out: {name}: {problem}", file=sys.stderr)
+        print(f"left out: {printable(f'{name}: {problem}')}", file=sys.stderr)
     return 1 if failed else 0
 
 

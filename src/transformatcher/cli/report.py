@@ -7,7 +7,7 @@ from typing import Any
 
 from transformatcher.cli.analysis_args import shown_path
 from transformatcher.cli.parser import examples
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> int:
     """Write everything that is given into one page."""
     from transformatcher.cli.output import progress_bar
     from transformatcher.evaluation.analysis.report import collect_inputs, render_report
-    from transformatcher.files import write_text
+    from transformatcher.files import file_path, write_text
     from transformatcher.run_folder import format_command
 
-    path = Path(args.out)
+    path = file_path(args.out)
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {args.out}: the report is an HTML page; choose a name that ends in .html")
     inputs = collect_inputs([Path(item) for item in args.runs])
@@ -46,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
         "picture": inputs.pictures,
     }  # fmt: skip
     print(", ".join(f"{what}: {len(items)}" for what, items in counts.items() if items))
-    print(f"report: {path} ({path.stat().st_size / 1e6:.2g} MB)")
+    print(f"report: {printable(path)} ({path.stat().st_size / 1e6:.2g} MB)")
     return 0

@@ -8,6 +8,7 @@ import numpy as np
 from transformatcher.cli.tables import print_scores
 from transformatcher.data.benchmarks import PckThreshold
 from transformatcher.data.pairs import file_names, read_pair
+from transformatcher.errors import printable
 from transformatcher.evaluation.predict import read_predictions
 from transformatcher.evaluation.scores import (
     pair_scores,
@@ -35,7 +36,7 @@ def score_folder(
     save_figure(plot_scores(scores, chosen, alpha, title=out.name), picture)
     print_scores(scores, chosen)
     for line in (*score_warnings(predictions, out), f"scores: {path}", f"plot: {picture}"):
-        print(line)
+        print(printable(line))
     return chosen, float(alpha)
 
 
@@ -60,7 +61,7 @@ def draw_pairs(
             names = file_names(pairs[prediction.name])
             figure = draw_errors(src, trg, src_kps, guesses, truth, title, names=names, radius_px=radius_px)
             save_figure(figure, folder / f"{word}-{rank:02d}-{_file_name(prediction.name)}.png")
-    print(f"pictures: {folder}")
+    print(f"pictures: {printable(folder)}")
 
 
 def _file_name(name: str) -> str:

@@ -107,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.annotation.simulate import Rules
     from transformatcher.annotation.simulation_report import make_report
     from transformatcher.data.coco_keypoints import load_coco
+    from transformatcher.files import write_text
 
     check_picture(args.plot)
     set_threads(args.threads)
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         out = Path(temporary) / "out" if args.out is None else named_folder(args.out)
         report = make_report(_simulate_all(args, matcher, photos, jobs, fingerprint(objects), out, Path(temporary)))
         text = json.dumps(report, indent=2)
-        (out / REPORT).write_text(text + "\n", encoding="utf-8")
+        write_text(out / REPORT, text + "\n")
     if args.plot:
         from transformatcher.viz.clicks import plot_clicks
         from transformatcher.viz.pictures import save_figure

@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from transformatcher.cli.output import STDOUT
+from transformatcher.errors import printable
 
 if TYPE_CHECKING:
     from transformatcher.evaluation.analysis.tables import Table as ResultTable
@@ -21,11 +22,11 @@ WIDE = 115  # columns of a terminal that the table of costs needs; in a narrower
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print rows of cells; the first ``left`` columns are aligned left, the others right."""
-    table = Table(title=title)
+    table = Table(title=printable(title))
     for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index < left else "right")
+        table.add_column(printable(name), justify="left" if index < left else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     STDOUT.print(table)
 
 
@@ -39,6 +40,7 @@ def print_matches(matches: MatchedPoints, src: str, trg: str, names: Sequence[st
         label = names[index] if names else str(index + 1)
         position = f"{x1:.1f}, {y1:.1f}" if matches.is_match[index] else f"no match ({x1:.1f}, {y1:.1f})"
         rows.append((label, f"{x0:.1f}, {y0:.1f}", position, f"{matches.confidence[index]:.3f}"))
+    src, trg = printable(src), printable(trg)
     title = f"{n} points of {src} on {trg}" + (f", the {len(order)} most confident" if len(order) < n else "")
     header = ("point", f"{src} x, y", f"{trg} x, y", "confidence" if matches.calibrated else "sharpness")
     if rows:
@@ -66,7 +68,13 @@ def print_cost(cost: ListCost, workers: int | None) -> None:
     """What a list of pairs takes: time of each stage, memory, disk."""
     hours = {stage.name: stage.count * stage.seconds / 3600 for stage in cost.stages}
     rows = [
-        (stage.name, stage.unit, f"{stage.count:,}", format_number(1e3 * stage.seconds), format_number(hours[stage.name]))
+        (
+            stage.name,
+            stage.unit,
+            f"{stage.count:,}",
+            format_number(1e3 * stage.seconds),
+            format_number(hours[stage.name]),
+        )
         for stage in cost.stages
     ]
     rows.append(("together", "", "", "", format_number(cost.hours)))
@@ -180,13 +188,13 @@ def print_match_speed(report: Mapping[str, Any]) -> None:
 
 def print_result_table(result: ResultTable) -> None:
     """A table of an analysis, with its notes."""
-    table = Table(title=result.title)
+    table = Table(title=printable(result.title))
     for index, name in enumerate(result.header):
-        table.add_column(name, justify="right" if index else "left")
+        table.add_column(printable(name), justify="right" if index else "left")
     for section in result.sections:
         for row in section.rows:
-            table.add_row(*row)
+            table.add_row(*map(printable, row))
         table.add_section()
     STDOUT.print(table)
     for note in result.notes:
-        print(note)
+        print(printable(note))

@@ -6,7 +6,7 @@ from pathlib import Path
 from transformatcher.cli.inputs import named_folder, read_points, set_threads
 from transformatcher.cli.model_args import THREADS, add_model, add_photos, add_run, load_matcher
 from transformatcher.cli.parser import examples
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     save_warped(pictures[1], warped, mask)
     save_animation(pictures[2], morph(warped, mask, trg))
     names = Path(args.src).name, Path(args.trg).name
-    print(f"{names[0]} warped onto {names[1]} through {used.sum()} matches")
+    print(f"{printable(names[0])} warped onto {printable(names[1])} through {used.sum()} matches")
     print_pair_notes(matches, *names)
     for picture in pictures:
-        print(f"picture: {picture}")
+        print(f"picture: {printable(picture)}")
     return 0

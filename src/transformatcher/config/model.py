@@ -58,7 +58,7 @@ class Match2MatchConfig:
     )
     rotary_base: StrictFloat = Field(
         default=100.0,
-        gt=0,
+        ge=1,
         le=1e6,
         description="axial position: frequency f of F rotates by base^(−f/F) radians for each cell",
     )
@@ -131,7 +131,7 @@ class CoarseToFineConfig:
         default=0.15, ge=0, le=4, description="of both crops with region `object`, times the longer side of its box"
     )
     min_side: StrictFloat = Field(
-        default=0.25, gt=0, le=1, description="the least side of a crop, as a part of the photo's"
+        default=0.25, ge=0.01, le=1, description="the least side of a crop, as a part of the photo's"
     )
     min_enlargement: StrictFloat = Field(
         default=1.1, ge=1, le=1e4, description="pairs that crops would enlarge less are not matched again"
@@ -140,7 +140,7 @@ class CoarseToFineConfig:
         default=0.5, ge=0, le=1e4, description="weight of the scores of all earlier passes, against those of a pass"
     )
     kernel_sigma: StrictFloat = Field(
-        default=2.5, gt=0, le=1e4, description="width of the Gaussian kernel, in cells of the upsampled target crop"
+        default=2.5, ge=0.01, le=1e4, description="width of the Gaussian kernel, in cells of the upsampled target crop"
     )
     agreement: StrictBool = Field(
         default=True,
@@ -214,14 +214,14 @@ class ModelConfig:
         default="logits", description="what the Gaussian kernel around the peak multiplies"
     )
     kernel_sigma: StrictFloat = Field(
-        default=10.0, gt=0, le=1e4, description="width of the Gaussian kernel, in cells of the upsampled grid"
+        default=10.0, ge=0.01, le=1e4, description="width of the Gaussian kernel, in cells of the upsampled grid"
     )
-    temperature: StrictFloat = Field(default=1.0, gt=0, le=1e4, description="divides the scores before the softmax")
+    temperature: StrictFloat = Field(default=1.0, ge=1e-4, le=1e4, description="divides the scores before the softmax")
     sampler: Literal["soft", "bilinear"] = Field(default="soft", description="how a keypoint is read from the flow")
     sampler_threshold: StrictFloat = Field(
-        default=0.05, gt=0, le=4, description="radius of the soft sampler at test time, normalised"
+        default=0.05, ge=1e-3, le=4, description="radius of the soft sampler at test time, normalised"
     )
-    sampler_threshold_train: StrictFloat = Field(default=0.1, gt=0, le=4, description="the same, in training")
+    sampler_threshold_train: StrictFloat = Field(default=0.1, ge=1e-3, le=4, description="the same, in training")
     coarse_to_fine: CoarseToFineConfig = Field(
         default=CoarseToFineConfig(), description="matching in several passes, at test time only"
     )

@@ -1,5 +1,6 @@
 """COCO-keypoint file → annotated objects."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,6 +96,7 @@ def parse_coco_objects(
     """As :func:`load_coco_objects`, from the parsed content of a file; ``source`` names it in errors."""
     _check_coco(data, source)
     image_of, category_of = (_by_id(data, key, source, on_problem) for key in ("images", "categories"))
+    inside = recorded_root(Path(source), data) is None  # propagate writes names of photos anywhere
     objects = []
     ids: set[str] = set()
     for index, note in enumerate(data["annotations"]):
@@ -102,7 +104,7 @@ def parse_coco_objects(
         try:
             if note.get("iscrowd") or (not predictions and is_prediction(note)):
                 continue
-            item = _read_object(note, image_of, category_of, images, occluded, where)
+            item = _read_object(note, image_of, category_of, images, occluded, where, inside=inside)
             if not predictions:
                 item = _without_predictions(item, note)
         except InputError as error:
@@ -210,6 +212,23 @@ def inside_image(item: AnnotatedObject) -> Bool[np.ndarray, " n"]:
     return (x >= 0) & (x <= w) & (y >= 0) & (y <= h)
 
 
+def _numbers(values: Any, where: str, key: str) -> list[float]:
+    """A list of numbers as it stands in JSON: text, true and nested lists are none."""
+    if not isinstance(values, list) or any(type(value) not in (int, float) for value in values):
+        raise InputError(f"{where}: {key!r} is not a list of numbers: {str(values)[:60]}")
+    return [float(value) for value in values]
+
+
+def _inside(images: Path, name: str, where: str) -> Path:
+    """The path of an image in a folder, or an InputError for a name that leads out of it, or is none."""
+    path, folder = (Path(os.path.normpath(part)) for part in (images / name, images))
+    if "\0" in name or not path.is_relative_to(folder) or path == folder:
+        raise InputError(
+            f"{where}: the image {name!r} is not in {images}; names are relative to that folder, and stay in it"
+        )
+    return images / name
+
+
 def _by_id(data: dict[str, Any], key: str, source: str, on_problem: OnProblem) -> dict[Any, dict[str, Any]]:
     """The entries of a list by id; ids must be there and differ."""
     called = {"images": "file_name", "categories": "name"}[key]
@@ -240,6 +259,8 @@ def _read_object(
     images: Path,
     occluded: bool,
     where: str,
+    *,
+    inside: bool,
 ) -> AnnotatedObject:
     image, category = image_of.get(note["image_id"]), category_of.get(note["category_id"])
     if image is None:
@@ -251,22 +272,25 @@ def _read_object(
         raise InputError(f"{where}: 'keypoints' of its category {category['name']!r} is not a list of names")
     if not isinstance(note["keypoints"], list) or len(note["keypoints"]) % 3:
         raise InputError(f"{where}: 'keypoints' is not a list of x, y, v, x, y, v, …")
-    triples = np.array(note["keypoints"], dtype=np.float64).reshape(-1, 3)
+    triples = np.array(_numbers(note["keypoints"], where, "keypoints"), dtype=np.float64).reshape(-1, 3)
     if len(triples) != len(names):
         raise InputError(f"{where}: {len(triples)} keypoints, its category {category['name']!r} names {len(names)}")
     if not np.isfinite(triples).all():
         raise InputError(f"{where}: a keypoint is NaN or infinite")
     bbox = None
     if note.get("bbox") is not None:
-        x, y, w, h = (float(value) for value in note["bbox"])
+        x, y, w, h = _numbers(note["bbox"], where, "bbox")
         bbox = box_array([x, y, x + w, y + h], where)
-    size = (int(image["height"]), int(image["width"])) if "height" in image and "width" in image else None
+    size = None
+    if "height" in image and "width" in image:
+        height, width = _numbers([image["height"], image["width"]], where, "height and width")
+        size = (int(height), int(width))
     if size is not None and not 1 <= min(size) <= max(size) <= MAX_SIDE:
         raise InputError(f"{where}: its image size of {size[1]:.6g} × {size[0]:.6g} pixels is not possible")
     visible = triples[:, 2] >= (1 if occluded else 2)
     return AnnotatedObject(
         id=str(note["id"]),
-        image=images / image["file_name"],
+        image=_inside(images, image["file_name"], where) if inside else images / image["file_name"],
         image_size=size,
         category=str(category["name"]),
         kps_px=masked_points(triples[:, :2], visible),

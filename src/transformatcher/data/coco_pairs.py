@@ -21,6 +21,7 @@ Facing = Literal["same", "opposite"]
 # names of left and right swapped in one of them, so little; and if they have about so many in common.
 SAME_SIDES, OTHER_SIDES, MIN_FACING = 0.6, 0.3, 4
 MIN_FACING_SIZE = 0.4  # of their boxes' longer side, as a part of the image's
+MAX_REPEATED, MAX_REPEATED_OF_EACH = 1000, 20  # draws in a row that bring no new pair: in all, and for each one drawn
 
 
 class CocoPairs:
@@ -80,11 +81,17 @@ class CocoPairs:
 def draw_pairs(objects: list[AnnotatedObject], count: int, seed: int = 0) -> list[ImagePair]:
     """The first ``count`` different pairs of the sequence that ``seed`` draws; fewer where there are no more."""
     sequence = CocoPairs(objects, seed=seed)
+    return _different((sequence[index] for index in range(10 * count)), count)
+
+
+def _different(pairs: Iterable[ImagePair], count: int) -> list[ImagePair]:
+    """The first ``count`` pairs of different names; fewer where long stretches bring no other name any more."""
     drawn: dict[str, ImagePair] = {}
-    for index in range(10 * count):
-        pair = sequence[index]
+    repeated = 0
+    for pair in pairs:
+        repeated = repeated + 1 if pair.name in drawn else 0
         drawn.setdefault(pair.name, pair)
-        if len(drawn) == count:
+        if len(drawn) == count or repeated > MAX_REPEATED + MAX_REPEATED_OF_EACH * len(drawn):
             break
     return list(drawn.values())
 
@@ -108,16 +115,14 @@ def draw_facing_pairs(objects: list[AnnotatedObject], count: int, facing: Facing
             "keypoints must tell left from right"
         )
     rng = np.random.default_rng(seed)
-    drawn: dict[str, ImagePair] = {}
-    for _ in range(10 * count):
+
+    def draw() -> ImagePair:
         group, rows = groups[int(rng.integers(len(groups)))]
         row = int(rng.choice(rows))
         src, trg = large[group.indices[row]], large[group.indices[int(rng.choice(group.facing(row, facing)))]]
-        pair = make_pair(src, mirror_object(trg) if facing == "opposite" else trg)
-        drawn.setdefault(pair.name, pair)
-        if len(drawn) == count:
-            break
-    return list(drawn.values())
+        return make_pair(src, mirror_object(trg) if facing == "opposite" else trg)
+
+    return _different((draw() for _ in range(10 * count)), count)
 
 
 class SelfPairs:

@@ -7,6 +7,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from transformatcher.errors import InputError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -92,6 +94,8 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         >>> list(batched("abcde", 2))
         [['a', 'b'], ['c', 'd'], ['e']]
     """
+    if size < 1:
+        raise InputError(f"batch = {size}: expected a whole number from 1")
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch

@@ -14,6 +14,7 @@ from transformatcher.errors import InputError
 from transformatcher.evaluation.predict import Prediction, read_predictions
 from transformatcher.evaluation.reliability import Reliability, Roc, reliability, roc
 from transformatcher.evaluation.scores import absent_points, labelled_points, published_threshold
+from transformatcher.evaluation.stored import read_eval_arguments
 from transformatcher.inference.calibration import (
     MATCH_THRESHOLD,
     Calibration,
@@ -23,7 +24,6 @@ from transformatcher.inference.calibration import (
     fit_fine_calibration,
 )
 from transformatcher.inference.cues import PAIR_CUES, POINT_CUES, PairCues, PointCues
-from transformatcher.run_folder import read_arguments
 
 FOLDS = 5
 UNRELATED_WEIGHT = 0.1  # of a match between photos of different kinds, which few people ask for
@@ -86,7 +86,7 @@ def read_sets(folders: Sequence[Path], alpha: float, pck_threshold: str = "auto"
 
 
 def _read_set(folder: Path, alpha: float, pck_threshold: str) -> LabelledSet:
-    arguments, predictions = read_arguments(folder), read_predictions(folder)
+    arguments, predictions = read_eval_arguments(folder), read_predictions(folder)
     if pck_threshold == "object":
         pck_threshold = "bbox-kp" if any(one.trg_bbox is None for one in predictions) else "bbox"
     elif pck_threshold == "auto":

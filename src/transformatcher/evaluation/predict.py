@@ -1,7 +1,8 @@
 """Model and pairs → predicted keypoints in a file; scores.py computes PCK from it in any protocol."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,8 @@ from transformatcher.schema import ImagePair, Size
 
 PREDICTIONS = "predictions.jsonl"
 CHUNK = 32  # pairs that a worker of a cluster is given at a time
+PHOTOS = "photos"  # in run.json: the hash of the photos
+HASHED_BYTES = 16_384  # of the beginning and the end of a photo
 LEVELS = ("easy", "medium", "hard")  # the levels of each factor of difficulty, 0 to 2
 
 
@@ -130,7 +133,10 @@ def predict_to_disk(
         missing = [by_name[name] for name in names]
         return (engine or LocalEngine()).run(make_worker, missing, name=run.command, chunk=CHUNK)
 
-    with open_run_folder(out, run, [PREDICTIONS], overwrite=overwrite):
+    def add_photos(before: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {PHOTOS: run.arguments.get(PHOTOS), **before}  # runs of earlier versions did not note them
+
+    with open_run_folder(out, run, [PREDICTIONS], overwrite=overwrite, upgrade=add_photos):
         prediction_file(out).complete(list(by_name), compute, track)
     return out / PREDICTIONS
 
@@ -160,6 +166,22 @@ def fingerprint(pairs: Iterable[ImagePair]) -> str:
         arrays = (pair.src_kps_px, pair.trg_kps_px, pair.visible, pair.src_bbox_px, pair.trg_bbox_px, pair.absent_px)
         for array in arrays:
             digest.update(b"none" if array is None else array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def fingerprint_photos(pairs: Iterable[ImagePair]) -> str:
+    """A short hash of the photos of pairs: of their sizes in bytes, their beginnings and their ends."""
+    digest = hashlib.sha256()
+    photos = {image for pair in pairs for image in (pair.src_image, pair.trg_image) if isinstance(image, Path)}
+    for path in sorted(photos):
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digest.update(f"{path.name} {size} ".encode(errors="surrogateescape") + file.read(HASHED_BYTES))
+                file.seek(max(size - HASHED_BYTES, 0))
+                digest.update(file.read())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', error)})") from error
     return digest.hexdigest()[:16]
 
 

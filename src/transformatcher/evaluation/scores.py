@@ -25,8 +25,8 @@ from transformatcher.evaluation.metrics import (
     reference_length,
 )
 from transformatcher.evaluation.predict import LEVELS, Prediction
+from transformatcher.evaluation.stored import read_eval_arguments
 from transformatcher.files import write_text
-from transformatcher.run_folder import read_arguments
 from transformatcher.schema import Size
 
 SCORES = "scores.json"
@@ -198,7 +198,7 @@ def primary_metric(scores: Mapping[str, Any], out: Path, pck_threshold: str = "a
     """
     thresholds = list(scores["pck"])
     if pck_threshold == "auto":
-        published = published_threshold(read_arguments(out).get("benchmark", ""))
+        published = published_threshold(read_eval_arguments(out).get("benchmark", ""))
         pck_threshold = published if published in thresholds else "img"
     if pck_threshold not in thresholds:
         raise InputError(
@@ -212,7 +212,7 @@ def primary_metric(scores: Mapping[str, Any], out: Path, pck_threshold: str = "a
 def score_warnings(predictions: Sequence[Prediction], out: Path) -> list[str]:
     """What a reader of the scores should know: how crops were made, missing pairs or boxes, points outside an image."""
     found = []
-    arguments = read_arguments(out)
+    arguments = read_eval_arguments(out)
     expected = arguments.get("n_pairs", len(predictions))
     if expected != len(predictions):
         found.append(f"unfinished: {len(predictions)} of {expected} pairs are predicted so far")

@@ -23,7 +23,8 @@ from transformatcher.config import (
 from transformatcher.errors import InputError
 from transformatcher.files import write_text
 from transformatcher.inference.calibration import CALIBRATION
-from transformatcher.models.build import build_matcher
+from transformatcher.models.build import build_matcher, pair_memory
+from transformatcher.models.cost import check_cost
 from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.models.weights_io import (
     hub_folder,
@@ -113,6 +114,7 @@ def load_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> tu
         check_keys(names, free, f"{path}, a trained model")
         config = model_config(merged(to_plain(config), nested(settings, "--set")), source="--set")
         _check_input(trained, config)
+        check_cost(0, pair_memory(config))
     tensors, _ = read_safetensors(weights)
     with _SkipInit():  # for the grid of its training; position vectors are interpolated on any other
         model = build_matcher(replace(config, image_size=trained.image_size))

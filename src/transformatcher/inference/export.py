@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,8 +101,9 @@ def export(matcher: Matcher, path: Path, precision: Precision = "float32") -> tu
         if format == "onnx":
             new.write_bytes(onnx_model(program, matcher, precision).SerializeToString())
         else:
-            with new.open("wb") as file:
-                torch.export.save(program, file, extra_files={"transformatcher.json": json.dumps(metadata(matcher))})
+            buffer = BytesIO()  # in a file, torch ends the process where the disk is full
+            torch.export.save(program, buffer, extra_files={"transformatcher.json": json.dumps(metadata(matcher))})
+            new.write_bytes(buffer.getbuffer())
         found.append(check_parity(matcher, load_file(new, format), allowed))
 
     atomic_write(path, write)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from transformatcher.coords import grid_norm, norm_to_px, px_to_norm
+from transformatcher.errors import InputError
 from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD, Calibration, is_match
 from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.passes import MAX_AGREEING, FineMatches, Passes
@@ -311,10 +312,15 @@ class MatchedPair:
         return torch.from_numpy(points_norm).float().to(self.refined.device)[None]
 
     def _in_pixels(self, matches: PointMatches, kept: Bool[Tensor, " n"] | slice = slice(None)) -> MatchedPoints:
+        trg_norm, confidence = matches.trg_norm[0, kept], matches.confidence[0, kept]
+        if not (trg_norm.isfinite().all() and confidence.isfinite().all()):
+            raise InputError(
+                "the model computes infinite numbers or NaN: its weights, or its settings, are too large or too small"
+            )
         return MatchedPoints(
             keypoints0=norm_to_px(matches.src_norm[0, kept].double().cpu().numpy(), self.src.size),
-            keypoints1=norm_to_px(matches.trg_norm[0, kept].double().cpu().numpy(), self.trg.size),
-            confidence=matches.confidence[0, kept].cpu().numpy(),
+            keypoints1=norm_to_px(trg_norm.double().cpu().numpy(), self.trg.size),
+            confidence=confidence.cpu().numpy(),
             pair=self,
         )
 

@@ -19,10 +19,11 @@ from transformatcher.inference.device import pick_device
 from transformatcher.inference.encoded_photo import EncodedPhoto, RecentSources
 from transformatcher.inference.matched_pair import MatchedPair, MatchedPoints
 from transformatcher.inference.passes import QueryPoints
-from transformatcher.inference.photos import PhotoLike, PointList, check_points, photo_name, to_pixels
+from transformatcher.inference.photos import PhotoLike, PointList, check_count, check_points, photo_name, to_pixels
 from transformatcher.inference.readout import TwoWayFlow
 from transformatcher.models.backbones.weights import load_backbone_weights
-from transformatcher.models.build import build_matcher
+from transformatcher.models.build import build_matcher, pair_memory
+from transformatcher.models.cost import largest_batch
 from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.fused.inference import for_inference
 from transformatcher.models.fused.precision import Precision, choose_dtype
@@ -238,6 +239,8 @@ class Matcher:
             ...     next(matcher.pairs(reference, [target])).points([[168, 115]])
         """
         pixels = [to_pixels(photo) for photo in photos]
+        if not pixels:
+            raise InputError("no photo to encode: the list is empty")
         tensors = torch.stack([to_tensor(image, self.config.image_size) for image in pixels])
         features = self.network.encode(tensors.to(self.device))
         return [
@@ -264,11 +267,17 @@ class Matcher:
         batch: int,
     ) -> Iterator[MatchedPair]:
         """Matched pairs; a model that matches in several passes crops the photos around the keypoints, if any."""
+        batch = min(check_count(batch, "batch"), self._largest_batch)
         for chunk in batched(targets, batch):
             src, *photos = self._encoded([src, *chunk])
             pairs = self._match_encoded(src, photos, keypoints)
             self.recent_sources.keep([src], [photo for photo in photos if photo is not src])
             yield from pairs  # after the views are dropped: who wants one pair only never comes back
+
+    @cached_property
+    def _largest_batch(self) -> int:
+        """The number of pairs that fit into the memory of this machine together."""
+        return largest_batch(pair_memory(self.config))
 
     def _encoded(self, photos: Sequence[PhotoLike | EncodedPhoto]) -> list[EncodedPhoto]:
         """The same photos, those that are not encoded yet in one batch."""

@@ -4,10 +4,10 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -16,8 +16,10 @@ from transformatcher import __version__
 from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.prefetch import batched, prefetch
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 from transformatcher.files import read_json, write_text
+from transformatcher.images import image_size as read_size
+from transformatcher.images import read_reduced
 from transformatcher.inference.calibration import MATCH_THRESHOLD, SAME_KIND_THRESHOLD
 from transformatcher.inference.encoded_photo import EncodedPhoto
 from transformatcher.inference.engine import Engine, LocalEngine, Track, Worker, ignore
@@ -47,6 +49,8 @@ from transformatcher.schema import Size
 
 MOST_REFERENCES = 6  # that vote on an image: more are no better, see docs/annotate.md
 CHUNK = 32  # photos that a worker of a cluster is given at a time
+LARGE = 12_000_000  # pixels; photos of more are decoded with sides of no more than DETAIL times the network's input
+DETAIL = 8
 MAX_KEPT = 64  # references whose crops and mirror images stay encoded
 RESULT = "propagate"  # the key of the run in the info of its result
 MADE_FROM = "made_from"  # there: the hash of the annotation file
@@ -152,7 +156,7 @@ def propagate(
             else:
                 yield result
 
-    with _open_partial(partial, run, overwrite=overwrite) as file:
+    with _open_partial(partial, run, out, replaces=in_place or overwrite, overwrite=overwrite) as file:
         records = file.complete(list(plan.wanted), compute, lambda done, total: track(done + len(failed), total))
         records = {name: select_categories(records[name], plan.wanted[name]) for name in plan.wanted if name in records}
         if in_place and hash_files([out]) != source.digest:  # a person has saved it while this ran
@@ -276,22 +280,38 @@ class PhotosToPredict:
         return partial(self._predict, KeypointPropagator(matcher, self.references, self.most_references))
 
     def _predict(self, propagator: KeypointPropagator, names: Iterable[str]) -> Iterator[tuple[str, Record | str]]:
-        """Photos → their records, or why they cannot be read."""
+        """Photos → their records, or why they cannot be read. Several batches of decoded photos wait in memory."""
         decoded = prefetch(self._decode, names, ahead=2 * self.batch, threads=self.threads)
         for chunk in batched(decoded, self.batch):
-            yield from ((name, result) for name, result in chunk if isinstance(result, str))
-            images = {name: result for name, result in chunk if isinstance(result, np.ndarray)}
-            for (name, pixels), estimates in zip(images.items(), propagator(list(images.values())), strict=True):
-                chosen = {category: estimates[category] for category in self.wanted[name]}
-                size = (pixels.shape[0], pixels.shape[1])
-                yield name, to_record(name, size, chosen, self.references, self.threshold, self.fingerprints)
+            yield from ((name, photo) for name, photo in chunk if isinstance(photo, str))
+            photos = {name: photo for name, photo in chunk if isinstance(photo, _DecodedPhoto)}
+            found = propagator([photo.pixels for photo in photos.values()])
+            for (name, photo), estimates in zip(photos.items(), found, strict=True):
+                scale = np.divide(photo.size[::-1], photo.pixels.shape[1::-1])
+                scaled = {key: replace(e, kps_px=e.kps_px * scale) for key, e in estimates.items()}
+                chosen = {category: scaled[category] for category in self.wanted[name]}
+                yield name, to_record(name, photo.size, chosen, self.references, self.threshold, self.fingerprints)
 
-    def _decode(self, name: str) -> tuple[str, UInt8[np.ndarray, "_ _ 3"] | str]:
-        """The pixels of a photo, or why it cannot be read."""
-        try:
-            return name, to_pixels(self.root / name)
-        except Exception as error:  # decoders raise errors of many kinds, and one bad image must not end the run
-            return name, str(error) or type(error).__name__
+    def _decode(self, name: str) -> "tuple[str, _DecodedPhoto | str]":
+        return name, _decode(self.root / name, self.matcher.config.image_size)
+
+
+class _DecodedPhoto(NamedTuple):
+    """The pixels of a photo, those of a large one in as much detail as crops can use, and its own size (h, w)."""
+
+    pixels: UInt8[np.ndarray, "_ _ 3"]
+    size: Size
+
+
+def _decode(path: Path, image_size: Size) -> _DecodedPhoto | str:
+    """A decoded photo, or why it cannot be read. Several batches of them wait in memory."""
+    try:
+        size = read_size(path)
+        large = size[0] * size[1] > LARGE
+        photo = read_reduced(path, round(DETAIL * max(image_size)), size[0] * size[1]) if large else path
+        return _DecodedPhoto(to_pixels(photo), size)
+    except Exception as error:  # decoders raise errors of many kinds, and one bad image must not end the run
+        return printable(str(error) or type(error).__name__)
 
 
 # ---------------------------------------------------------------- one run and its files
@@ -301,17 +321,23 @@ def _check_out(out: Path, run: Run, *, in_place: bool, overwrite: bool) -> Path:
     """The folder of unfinished results; InputError if it or ``out`` belongs to something else."""
     partial = out.with_name(f"{out.name}.partial")
     resumes = check_run_folder(partial, run, [RECORDS], way_out=WAY_OUT, overwrite=overwrite)
-    if out.exists() and not (in_place or overwrite or resumes):
+    _check_new(out, replaces=in_place or overwrite or resumes)
+    return partial
+
+
+def _check_new(out: Path, *, replaces: bool) -> None:
+    """Raise an InputError if the file is there already, unless this run is to replace it."""
+    if out.exists() and not replaces:
         continued = "; to continue it, with all that was corrected there, give it as the annotations, too"
         raise InputError(
             f"{out}: exists already{continued if _read_result(out) else ''}; choose another --out, or give --overwrite"
         )
-    return partial
 
 
 @contextmanager
-def _open_partial(partial: Path, run: Run, *, overwrite: bool) -> Iterator[LineFile[Record]]:
-    with open_run_folder(partial, run, [RECORDS], way_out=WAY_OUT, overwrite=overwrite):
+def _open_partial(partial: Path, run: Run, out: Path, *, replaces: bool, overwrite: bool) -> Iterator[LineFile[Record]]:
+    with open_run_folder(partial, run, [RECORDS], way_out=WAY_OUT, overwrite=overwrite) as resumes:
+        _check_new(out, replaces=replaces or resumes)  # another process may have finished since the first look
         yield _record_file(partial)
 
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from transformatcher.data.coco_keypoints import (
     AnnotatedObject,
@@ -226,6 +226,13 @@ def _images_in(folder: Path) -> list[Path]:
 
     return [
         path
-        for path in folder.rglob("*")
+        for parent, _, names in os.walk(folder, onerror=_refuse_folder)
+        for path in (Path(parent) / name for name in names)
         if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not hidden(path)
     ]
+
+
+def _refuse_folder(error: OSError) -> NoReturn:
+    raise InputError(
+        f"{os.fsdecode(error.filename)}: this folder cannot be read ({error.strerror}); its photos would be missing"
+    ) from error

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch
 from torch import nn
 
 from transformatcher.config import TIMM, Match2MatchConfig, ModelConfig
@@ -13,6 +14,7 @@ from transformatcher.models.baselines.cats import CostAggregation
 from transformatcher.models.baselines.learned_position import AxialPositionEmbedding, MatchPositionEmbedding
 from transformatcher.models.baselines.softmax_attention import LinformerAttention, PerformerAttention, VanillaAttention
 from transformatcher.models.correlation import MultiLevelCorrelation
+from transformatcher.models.cost import check_cost, pair_bytes, weight_count
 from transformatcher.models.flow import KernelSoftArgmax
 from transformatcher.models.match2match import MatchToMatch, MeanCorrelation
 from transformatcher.models.neighbourhood_consensus import NeighbourhoodConsensus
@@ -23,9 +25,13 @@ from transformatcher.schema import Size
 
 
 def build_matcher(config: ModelConfig) -> TransforMatcher:
-    """A model with random weights, in evaluation mode."""
+    """A model with random weights, in evaluation mode; InputError if it is larger than the machine's memory."""
+    check_cost(0, pair_memory(config))  # before anything is built
     backbone = build_backbone(config)
     n_channels = backbone.n_layers if config.layer_fusion == "multi" else 1
+    with torch.device("meta"):  # computes sizes alone
+        refiner = build_refiner(config, n_channels, config.grid or backbone.grid)
+    check_cost(weight_count(refiner) + weight_count(backbone), pair_memory(config, backbone.grid, n_channels))
     return TransforMatcher(
         backbone=backbone,
         correlation=MultiLevelCorrelation(config.correlation, config.grid, config.layer_fusion),
@@ -34,6 +40,33 @@ def build_matcher(config: ModelConfig) -> TransforMatcher:
         sampler=_sampler(config, config.sampler_threshold),
         train_sampler=_sampler(config, config.sampler_threshold_train),
     ).eval()
+
+
+def pair_memory(config: ModelConfig, grid: Size | None = None, layers: int = 1) -> int:
+    """About how many bytes matching one pair of images takes.
+
+    Args:
+        config: of the model.
+        grid: (h, w) of the finest layer; None: that of the finest stage of a ResNet, which most networks of timm have,
+            too.
+        layers: channels of the correlation.
+    """
+    h, w = config.grid or grid or grid_of(config.image_size, min(config.stages))
+    one_pass = config.coarse_to_fine.passes == 1  # several passes upsample the scores of the points alone
+    return pair_bytes(config.image_size, (h, w), _match_channels(config, layers), config.upsample if one_pass else 1)
+
+
+def _match_channels(config: ModelConfig, layers: int) -> int:
+    """About how many numbers a refiner keeps for each candidate match at its peak."""
+    match config.refiner:
+        case "nc4d":
+            return layers + 2 * config.nc4d.dim
+        case "match2match":
+            blocks = config.match2match
+            fused = 0 if blocks.attention in ("paper", "released") else 3 * blocks.heads * blocks.head_dim
+            return 2 * layers + 2 * blocks.dim + (2 * blocks.dim if blocks.conv_branch_depth else 0) + fused
+        case _:
+            return 2 * layers
 
 
 def build_backbone(config: ModelConfig) -> Backbone:

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from transformatcher.errors import InputError, missing_package
 from transformatcher.files import atomic_write
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WHOLE_NUMBERS = (torch.int64, torch.int32)
+
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """A safetensors file → its tensors and its metadata."""
@@ -71,6 +74,8 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str)
     if found:
         raise InputError(f"{source}: these weights belong to another architecture ({'; '.join(found)})")
     for key, value in given.items():
+        if value.dtype not in (FLOATS if wanted[key].is_floating_point() else WHOLE_NUMBERS):
+            raise InputError(f"{source}: {key} is of type {value.dtype}, which weights are not; the file is damaged")
         if not value.isfinite().all():
             bad = int((~value.isfinite()).sum())
             raise InputError(

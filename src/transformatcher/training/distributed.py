@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from transformatcher.errors import InputError
+
 
 @dataclass(frozen=True)
 class DistributedContext:
@@ -45,15 +47,26 @@ def init_distributed(device: torch.device) -> Iterator[tuple[DistributedContext,
     Args:
         device: the kind of device to train on. Each CUDA process gets the GPU of its local rank.
     """
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = _from_environment("WORLD_SIZE", 1)
     if world_size == 1:
         yield DistributedContext(), device
         return
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        device = torch.device("cuda", _from_environment("LOCAL_RANK", 0))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    except (ValueError, RuntimeError) as error:  # RANK, MASTER_ADDR and MASTER_PORT are missing or wrong
+        raise InputError(f"WORLD_SIZE={world_size}, but the processes do not find each other ({error})") from error
     try:
         yield DistributedContext(dist.get_rank(), world_size), device
     finally:
         dist.destroy_process_group()
+
+
+def _from_environment(name: str, least: int) -> int:
+    """A whole number that torchrun sets; ``least`` where it is not set."""
+    text = os.environ.get(name, str(least))
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) >= least):
+        raise InputError(f"{name}={text!r} in the environment is not a whole number from {least}; torchrun sets it")
+    return int(text)

@@ -1,8 +1,11 @@
 """Data config → the pairs to train on."""
 
-from collections.abc import Callable, Set
+import hashlib
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 from transformatcher.config import DataConfig, PairSource
 from transformatcher.data.benchmarks import find_benchmark, load_benchmark
@@ -76,3 +79,19 @@ def _exclude(items: list[Item], image_names: Callable[[Item], Set[str]], exclude
             "does it name another split than trn?"
         )
     return left
+
+
+def fingerprint_sources(sources: Sequence[WeightedPairs]) -> str:
+    """A short hash of what is trained on: pairs or objects, their annotations, and the names of their images."""
+    digest = hashlib.sha256()
+    for source in sources:
+        items = source.pairs.objects if isinstance(source.pairs, CocoPairs | SelfPairs) else source.pairs
+        digest.update(f"{type(source.pairs).__name__} {len(items)} ".encode())
+        for item in items:
+            for key, value in sorted(vars(item).items()):
+                if isinstance(value, np.ndarray):
+                    described = value.tobytes().hex()
+                else:
+                    described = value.name if isinstance(value, Path) else repr(value)
+                digest.update(f"{key}={described};".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]

@@ -37,7 +37,7 @@ from transformatcher.training.objective import CudaGraphLoss, Objective, loss_an
 from transformatcher.training.optim import EMA, lr_factor, make_optimizer
 from transformatcher.training.run_log import METRICS, RunLog
 from transformatcher.training.signals import StopRequest
-from transformatcher.training.sources import load_source
+from transformatcher.training.sources import fingerprint_sources, load_source
 from transformatcher.training.state import TrainingState, load_state, save_state
 from transformatcher.training.validation import evaluate_pck, load_validation_set
 
@@ -99,7 +99,7 @@ class Trainer:
             load_validation_set(item, data.root, size, self.distributed, data.threads) for item in data.validate
         ]
         self.batches = self._make_batches()
-        self.state = TrainingState()
+        self.state = TrainingState(pairs=fingerprint_sources(self.sources))
         self.unread_losses: list[Tensor] = []  # on the device, of the steps since the last reading
         self.stop = StopRequest()
         self.log = RunLog(out, enabled=self.distributed.is_main, pictures=pictures)
@@ -293,7 +293,13 @@ class Trainer:
 
     def load(self) -> None:
         """Return to the state that :meth:`save` wrote."""
-        self.state = load_state(self.out / LAST, self.model, self.ema, self.optimizer)
+        pairs, self.state = self.state.pairs, load_state(self.out / LAST, self.model, self.ema, self.optimizer)
+        if self.state.pairs not in ("", pairs):
+            raise InputError(
+                f"{self.out}: its lists of pairs, or their annotations, have changed since this run was started; "
+                "put them back, or choose another --out"
+            )
+        self.state.pairs = pairs
 
 
 def check_settings(config: RunConfig, world_size: int) -> None:

@@ -20,6 +20,8 @@ from matplotlib.patheffects import Normal, Stroke
 from matplotlib.typing import ColorType
 from PIL import Image
 
+from transformatcher.errors import printable
+
 SEQUENTIAL = "cividis"  # of plots: monotone in lightness, and the same to most colour-blind eyes
 # Okabe and Ito's colours, which colour-blind people can tell apart; without black, which shadows would hide.
 QUALITATIVE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
@@ -95,6 +97,7 @@ class Canvas:
     def text(self, x: float, y: float, text: str, **style: Any) -> None:
         """Text around a point of the figure, in inches; a dollar sign in it is a dollar sign."""
         style = {"ha": "center", "va": "center", "fontsize": FONT, **style}
+        text = "\n".join(map(printable, text.split("\n")))  # half characters cannot be drawn
         self.figure.text(x, y, text, transform=self.figure.dpi_scale_trans, parse_math=False, **style)
 
     def label(self, label: Label) -> None:
@@ -208,7 +211,7 @@ def text_width(text: str, fontsize: float = FONT) -> float:
 
 def fit_text(text: str, width: float, fontsize: float = FONT) -> str:
     """The text if it fits into some inches, else its beginning and its end with an ellipsis between."""
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     if text_width(text, fontsize) <= width:
         return text
     room = max(int(width / text_width("m", fontsize)) - 1, 2)
@@ -217,7 +220,7 @@ def fit_text(text: str, width: float, fontsize: float = FONT) -> str:
 
 def no_math(text: str) -> str:
     """A name from outside for titles, ticks and legends of plots: matplotlib reads two dollar signs as a formula."""
-    return text.replace("$", r"\$")
+    return "\n".join(map(printable, text.split("\n"))).replace("$", r"\$")
 
 
 def wrap_text(text: str, width: float) -> list[str]:

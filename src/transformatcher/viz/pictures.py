@@ -19,7 +19,8 @@ from matplotlib.patheffects import Normal, Stroke
 from PIL import Image
 
 from transformatcher.coords import cell_to_norm, norm_to_px
-from transformatcher.files import atomic_write
+from transformatcher.errors import InputError
+from transformatcher.files import write_bytes
 from transformatcher.schema import Size
 from transformatcher.viz.canvas import (
     BAR,
@@ -36,6 +37,7 @@ from transformatcher.viz.canvas import (
     wrap_text,
 )
 
+SUFFIXES = ("png", "jpg", "jpeg", "pdf", "svg", "webp")  # that figures are written as
 SHAPES = "osD^v"  # with the eighth point the colours begin again, in another shape
 # A colour for every position: blue to yellow along x and light to dark along y, the two axes that all eyes share.
 CORNERS = {"top left": "#8fdcff", "top right": "#fff07a", "bottom left": "#1a10a8", "bottom right": "#963c00"}
@@ -242,10 +244,15 @@ def _ring(centre: tuple[float, float], radius: float | tuple[float, float], **st
 
 def save_figure(figure: Figure, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a figure in the format of the suffix, with ``metadata`` of that format; an interruption leaves no half."""
-    atomic_write(path, lambda new: render_figure(figure, new, path.suffix[1:].lower(), metadata=metadata))
+    suffix = path.suffix[1:].lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"{path}: a picture's name ends in .{', .'.join(SUFFIXES[:-1])} or .{SUFFIXES[-1]}")
+    buffer = BytesIO()  # in a file, a full disk would be an error of zlib
+    render_figure(figure, buffer, suffix, metadata=metadata)
+    write_bytes(path, buffer.getvalue())
 
 
-def render_figure(figure: Figure, file: Path | BytesIO, suffix: str, **options: Any) -> None:
+def render_figure(figure: Figure, file: BytesIO, suffix: str, **options: Any) -> None:
     """Draw a figure into a file; letters that the font does not have become boxes without a warning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")

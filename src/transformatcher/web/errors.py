@@ -6,7 +6,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 
 CLIENT_LEFT = 499  # the status that proxies log for it; nobody receives the response
 STATUS_HEADERS = {503: {"Retry-After": "2"}, 408: {"Connection": "close"}}
@@ -17,6 +17,11 @@ class RequestError(HTTPException):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message, STATUS_HEADERS.get(status))
+
+
+def client_of(request: Request) -> str:
+    """The address that a request comes from."""
+    return request.client.host if request.client else ""
 
 
 def add_error_handler(app: FastAPI) -> None:
@@ -47,4 +52,4 @@ def error_response(error: Exception) -> JSONResponse:
             status, message = 507, "The server ran out of memory; use smaller photos."
         case _:
             status, message = 500, "The server failed; see the error in its terminal."
-    return JSONResponse({"error": message}, status, headers=headers)
+    return JSONResponse({"error": printable(message)}, status, headers=headers)

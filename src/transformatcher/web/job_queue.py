@@ -1,10 +1,11 @@
 """Heavy jobs → a few threads with a short queue; when the queue is full, new jobs are refused with status 503."""
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import TypeVar
 
 from transformatcher.web.errors import RequestError
@@ -12,6 +13,7 @@ from transformatcher.web.errors import RequestError
 T = TypeVar("T")
 
 BUSY = "The server is busy with other photos; try again in a moment."
+BUSY_WITH_YOURS = "The server is still receiving other files from you; try again in a moment."
 
 
 class JobQueue:
@@ -25,22 +27,46 @@ class JobQueue:
     def __init__(self, threads: int = 1, waiting: int = 8) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="jobs")
         self._slots = BoundedSemaphore(threads + waiting)
+        self._share = max(1, (threads + waiting) // 2)
+        self._clients: Counter[str] = Counter()
+        self._counting = Lock()
 
     @contextmanager
-    def slot(self) -> Iterator[Callable[[Callable[[], T]], T]]:
+    def slot(self, client: str | None = None) -> Iterator[Callable[[Callable[[], T]], T]]:
         """Reserve a place in the queue and yield a function that runs a job there and returns its result.
 
-        A request reserves its slot before it reads an upload, so that a full queue also limits memory.
+        A request reserves its slot before it reads an upload, so that a full queue also limits memory. One client gets
+        half of the slots at most: slow uploads shut nobody else out.
+
+        Args:
+            client: the address that the request comes from; None: it does not count.
 
         Raises:
-            RequestError: 503 if the queue is full.
+            RequestError: 503 if the queue is full, or the client's half of it.
         """
-        if not self._slots.acquire(blocking=False):
-            raise RequestError(503, BUSY)
+        with self._client_share(client):
+            if not self._slots.acquire(blocking=False):
+                raise RequestError(503, BUSY)
+            try:
+                yield lambda job: self._pool.submit(_without_locals, job).result()
+            finally:
+                self._slots.release()
+
+    @contextmanager
+    def _client_share(self, client: str | None) -> Iterator[None]:
+        if client is None:
+            yield
+            return
+        with self._counting:
+            if self._clients[client] >= self._share:
+                raise RequestError(503, BUSY_WITH_YOURS)
+            self._clients[client] += 1
         try:
-            yield lambda job: self._pool.submit(_without_locals, job).result()
+            yield
         finally:
-            self._slots.release()
+            with self._counting:
+                self._clients[client] -= 1
+                self._clients += Counter()  # forgets those at zero
 
     def run(self, job: Callable[[], T]) -> T:
         """Wait until the job has run and return its result."""

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
 from transformatcher.errors import InputError
-from transformatcher.images import to_rgb
+from transformatcher.images import check_decoding_time, to_rgb
 from transformatcher.schema import Size
 from transformatcher.web.errors import RequestError
 
@@ -75,6 +75,7 @@ def _decoded(data: bytes, name: str, max_pixels: int) -> Iterator[Image.Image]:
         area = image.width * image.height
         if area > max_pixels:
             raise _too_many_pixels(name, f"{image.width} × {image.height} = {area / 1e6:.0f} million", max_pixels)
+        check_decoding_time(image, name)
         try:
             image.load()
             ImageOps.exif_transpose(image, in_place=True)  # in place: a copy of 50 million pixels takes 200 MB

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from pydantic import TypeAdapter
 from scipy.stats import spearmanr
 
 from transformatcher.data.pairs import collate, load_pair
@@ -80,7 +81,7 @@ def compute_nonlocality(
     def compute(names: Sequence[str]) -> Iterator[PairNonlocality]:
         return (pair_nonlocality(model, by_name[name], image_size, device) for name in names)
 
-    lines = LineFile(out / LINES, lambda data: PairNonlocality(**data), "the nonlocality of a pair")
+    lines = LineFile(out / LINES, TypeAdapter(PairNonlocality).validate_python, "the nonlocality of a pair")
     with open_run_folder(out, run, [LINES], way_out="choose another --out"):
         for name, line in lines.read().items():
             if name in by_name and line.annotation != fingerprint([by_name[name]]):

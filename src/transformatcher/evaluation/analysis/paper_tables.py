@@ -207,8 +207,8 @@ def _spread(cell: Any, seeds: int | None) -> str:
     return number(cell["mean"]) + (f" ± {cell['spread']:.1f}" if shown else "")
 
 
-def _cost(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g}"
+def _cost(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, int | float) else NOTHING
 
 
 def nonlocality_tables(summary: Mapping[str, Any]) -> list[Table]:

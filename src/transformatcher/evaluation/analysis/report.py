@@ -30,6 +30,7 @@ from transformatcher.evaluation.analysis.paper_tables import PROTOCOL, ablation_
 from transformatcher.evaluation.analysis.run_folders import (
     EvalRun,
     bench_command,
+    check_bench,
     is_bench,
     is_checkpoint,
     is_eval,
@@ -37,6 +38,7 @@ from transformatcher.evaluation.analysis.run_folders import (
 )
 from transformatcher.evaluation.analysis.tables import Section, Table, number
 from transformatcher.evaluation.scores import score_warnings
+from transformatcher.evaluation.stored import Ablation, Nonlocality, checked
 from transformatcher.files import read_json
 from transformatcher.run_folder import format_command, read_arguments
 from transformatcher.viz.plots import plot_ablation, plot_costs, plot_curves, plot_scores
@@ -107,14 +109,12 @@ def _add_file(path: Path, inputs: ReportInputs) -> bool:
     if suffix == ".json":
         data = read_json(path)
         if is_bench(data):
-            inputs.benches.append((path.stem, data))
+            inputs.benches.append((path.stem, check_bench(data, path)))
         elif isinstance(data, dict) and {"name", "columns", "rows"} <= set(data):
-            rows = data["rows"]
-            if not isinstance(rows, list) or not all(isinstance(row, dict) and "label" in row for row in rows):
-                raise InputError(f"{path}: a row of this ablation has no label; run transformatcher ablate again")
-            inputs.ablations.append(data)
+            inputs.ablations.append(checked(Ablation, data, path, "run transformatcher ablate again"))
         elif isinstance(data, dict) and {"layers", "convolutions", "uniform"} <= set(data):
-            inputs.nonlocalities.append((path.parent.name, data))
+            summary = checked(Nonlocality, data, path, "run transformatcher analyse nonlocality again")
+            inputs.nonlocalities.append((path.parent.name, summary))
     elif suffix == ".html":
         gallery = failures.read_gallery(path)
         if gallery is not None:

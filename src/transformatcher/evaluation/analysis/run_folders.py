@@ -10,9 +10,10 @@ from transformatcher.data.benchmarks import BENCHMARKS, PckThreshold, benchmark_
 from transformatcher.errors import InputError
 from transformatcher.evaluation.predict import PREDICTIONS, Prediction, read_predictions
 from transformatcher.evaluation.scores import published_threshold, score
+from transformatcher.evaluation.stored import BenchReport, checked, read_eval_arguments
 from transformatcher.files import read_json
 from transformatcher.inference.checkpoint import CONFIG
-from transformatcher.run_folder import RUN, format_command, read_arguments
+from transformatcher.run_folder import RUN, format_command
 from transformatcher.schema import ImagePair
 
 OPTIONS = (
@@ -76,15 +77,7 @@ def read_eval(folder: Path) -> EvalRun:
     """Read a folder that eval wrote; an error names what is missing."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name one that transformatcher eval wrote (--out)")
-    arguments = read_arguments(folder)
-    tables = (arguments.get(key, {}) for key in ("model", "set"))
-    if not isinstance(arguments.get("split"), str | None) or not all(isinstance(table, dict) for table in tables):
-        raise InputError(f"{folder / RUN}: not what eval writes; run eval again with --overwrite")
-    if arguments.get("benchmark", "") not in ("", *BENCHMARKS):  # tables are files named after it
-        raise InputError(
-            f"{folder / RUN}: {arguments['benchmark']!r} is no benchmark that is known here; run eval again"
-        )
-    return EvalRun(folder, arguments, read_predictions(folder))
+    return EvalRun(folder, read_eval_arguments(folder), read_predictions(folder))
 
 
 def pairs_of(run: EvalRun, root: Path) -> Mapping[str, ImagePair]:
@@ -103,7 +96,12 @@ def read_bench(path: Path) -> dict[str, Any]:
     report = read_json(path)
     if not is_bench(report):
         raise InputError(f"{path}: not what transformatcher bench --json prints (device, device_peaks, rows)")
-    return dict(report)
+    return check_bench(report, path)
+
+
+def check_bench(report: Any, path: Path) -> dict[str, Any]:
+    """What a file like one of ``bench --json`` holds, or an InputError that names what it should not."""
+    return dict(checked(BenchReport, report, path, "run transformatcher bench --json again"))
 
 
 def is_bench(data: Any) -> bool:

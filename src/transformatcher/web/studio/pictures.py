@@ -13,7 +13,7 @@ from PIL import Image
 
 from transformatcher.annotation.scan import MISSING
 from transformatcher.errors import InputError
-from transformatcher.files import atomic_write
+from transformatcher.files import write_bytes
 from transformatcher.images import is_upright_jpeg, read_reduced
 from transformatcher.web.job_queue import JobQueue
 
@@ -81,7 +81,7 @@ class Pictures:
     def _make_thumbnail(self, path: Path, kept: Path) -> bytes:
         data = _encode(path, THUMBNAIL_SIDE, quality=80)
         with suppress(InputError):  # a full disk
-            atomic_write(kept, lambda new: new.write_bytes(data))
+            write_bytes(kept, data)
         return data
 
 

@@ -15,7 +15,7 @@ from transformatcher.annotation.formats.export import FORMATS, export_zip
 from transformatcher.annotation.formats.linked_photos import folder_name
 from transformatcher.errors import InputError
 from transformatcher.files import parse_json
-from transformatcher.web.errors import RequestError
+from transformatcher.web.errors import RequestError, client_of
 from transformatcher.web.studio.dependencies import CurrentStudio
 from transformatcher.web.studio.page_json import project_json
 from transformatcher.web.uploads import clean_name
@@ -77,7 +77,9 @@ async def import_marks(
             "project": project_json(studio),
         }
 
-    with studio.jobs.slot() as run_job:  # one at a time, as parsed JSON takes many times the memory of its text
+    with studio.jobs.slot(
+        client_of(request)
+    ) as run_job:  # one at a time, as parsed JSON takes many times the memory of its text
         body = await request.body()
         return await run_in_threadpool(run_job, lambda: job(body))
 

@@ -13,7 +13,7 @@ from transformatcher.annotation import edits
 from transformatcher.annotation.database import NotWrittenError
 from transformatcher.annotation.records import Photo
 from transformatcher.annotation.scan import set_problem
-from transformatcher.errors import InputError
+from transformatcher.errors import InputError, printable
 from transformatcher.web.studio.dependencies import CurrentPhoto, CurrentStudio, IdentifiedPhoto, Studio, get_category
 from transformatcher.web.studio.page_json import detail_json
 from transformatcher.web.studio.pictures import file_version
@@ -76,7 +76,7 @@ def _picture(
             return Response(status_code=304, headers=headers)
         content = make(path, version)
     except InputError as error:
-        reason = str(error).removeprefix(f"{path}: ")
+        reason = str(error).removeprefix(printable(f"{path}: "))
         if photo.problem is None:
             with suppress(NotWrittenError):
                 set_problem(studio.project, photo.id, reason)

@@ -15,8 +15,8 @@ from transformatcher.annotation import edits
 from transformatcher.annotation.project import Project
 from transformatcher.annotation.records import VISIBLE
 from transformatcher.annotation.scan import identify_photo, scan_photos
-from transformatcher.files import atomic_write
-from transformatcher.web.errors import RequestError
+from transformatcher.files import write_bytes
+from transformatcher.web.errors import RequestError, client_of
 from transformatcher.web.studio.dependencies import CurrentStudio, Studio
 from transformatcher.web.studio.page_json import project_json, summary_json
 from transformatcher.web.uploads import FORMATS, check_upload, clean_name
@@ -49,7 +49,9 @@ async def upload_photo(
             photo_id = _ids(project, [path])[0]
         return {"photo": summary_json(studio.overview.photo(photo_id)), "project": project_json(studio)}
 
-    with studio.jobs.slot() as run_job:  # before the body is read, so that a full queue also limits memory
+    with studio.jobs.slot(
+        client_of(request)
+    ) as run_job:  # before the body is read, so that a full queue also limits memory
         data = await request.body()
         return await run_in_threadpool(run_job, lambda: job(data))
 
@@ -105,7 +107,7 @@ def _store(folder: Path, name: str, data: bytes) -> Path:
     while path.exists():
         number += 1
         path = folder / f"{stem} ({number}){suffix}"
-    atomic_write(path, lambda new: new.write_bytes(data))
+    write_bytes(path, data)
     return path
 
 
