@@ -23,7 +23,7 @@ COMMANDS = (
     ("label-studio", "predict keypoints in Label Studio, as a model that it connects to", "label_studio"),
     ("demo", "match the example photos that come with the package", "demo"),
     ("eval", "predict and score the pairs of a benchmark", "eval"),
-    ("score", "score saved predictions again, under another protocol", "score"),
+    ("score", "score predictions of any method, under any protocol; compare two", "score"),
     ("calibrate", "fit confidence to the probability of being right, and test it", "calibrate"),
     ("train", "train a matcher, on one GPU or many", "train"),
     ("ablate", "train and evaluate every row of a study, with several seeds", "ablate"),
@@ -37,6 +37,7 @@ COMMANDS = (
     ("report", "gather saved results into one self-contained HTML page", "report"),
     ("info", "print versions, devices and which implementation runs", "info"),
     ("data check", "check a benchmark folder for missing or damaged files", "check_data"),
+    ("data points", "list the points that a benchmark asks for, for another method to find", "list_points"),
 )  # fmt: skip
 GROUPS = {"analyse": "look into a model or its results", "data": "look after benchmark folders"}
 
