@@ -107,6 +107,13 @@ class TrainConfig:
     seed: StrictInt = Field(default=0, ge=0, le=2**32 - 1, description="of all random numbers")
     epochs: StrictInt = Field(default=10, ge=1, le=100_000, description="passes over the pairs")
     batch_size: StrictInt = Field(default=16, ge=1, le=65_536, description="pairs of all processes together")
+    accumulate: StrictInt = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="parts of a batch that are computed one after the other, their gradients added: the memory of one "
+        "part, the result of the whole batch (but batch norms in training mode see the parts)",
+    )
     lr: StrictFloat = Field(default=1e-3, gt=0, le=10, description="learning rate of the refiner")
     lr_backbone: StrictFloat = Field(
         default=1e-5, ge=0, le=10, description="learning rate of the backbone; 0 freezes it"

@@ -91,7 +91,9 @@ class Trainer:
         self.ema = EMA(self.model, settings.ema_decay) if settings.ema_decay else None
         if settings.batch_norm == "frozen" or settings.lr_backbone == 0:
             cast(Backbone, self.model.backbone).freeze_norms()
-        self.compute_loss: Callable[[PairBatch], Tensor] = partial(loss_and_gradients, self.objective)
+        self.compute_loss: Callable[[PairBatch], Tensor] = partial(
+            loss_and_gradients, self.objective, accumulate=settings.accumulate
+        )
         self.optimizer = make_optimizer(self.model, settings, device)
 
         self.sources = [load_source(item, data, settings.seed) for item in data.train]
@@ -145,7 +147,7 @@ class Trainer:
                 self._draw_matches("start")
             if self.device.type == "cuda" and self.distributed.world_size == 1:
                 self.model.train()
-                self.compute_loss = CudaGraphLoss(self.objective, self.batches.first())
+                self.compute_loss = CudaGraphLoss(self.objective, self.batches.first(), self.config.train.accumulate)
             for batch in self.batches.stream(state.epoch, state.batch, settings.epochs):
                 loss = self.step(batch)
                 state.seconds = time.monotonic() - started
@@ -301,6 +303,12 @@ def check_settings(config: RunConfig, world_size: int) -> None:
     settings = config.train
     if settings.batch_size % world_size:
         raise InputError(f"train.batch_size = {settings.batch_size} cannot be divided among {world_size} processes")
+    share = settings.batch_size // world_size
+    if share % settings.accumulate:
+        raise InputError(
+            f"train.batch_size = {settings.batch_size}: the {share} pairs of a process cannot be "
+            f"divided into train.accumulate = {settings.accumulate} equal parts"
+        )
     if not settings.select_alphas or not set(settings.select_alphas) <= set(ALPHAS):
         raise InputError(
             f"train.select_alphas = {list(settings.select_alphas)}: choose some of {', '.join(map(str, ALPHAS))}"
