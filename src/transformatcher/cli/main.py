@@ -27,6 +27,7 @@ COMMANDS = (
     ("calibrate", "fit confidence to the probability of being right, and test it", "calibrate"),
     ("train", "train a matcher, on one GPU or many", "train"),
     ("ablate", "train and evaluate every row of a study, with several seeds", "ablate"),
+    ("reproduce", "make the paper's tables and figures again, with our numbers beside its own", "reproduce"),
     ("bench", "measure time and memory of every stage, fused and eager", "bench"),
     ("export", "write the model as one ONNX or torch.export file", "export"),
     ("analyse nonlocality", "measure how far attention reaches in every layer and head", "analyse_nonlocality"),

@@ -36,6 +36,7 @@ class Benchmark:
         pair_lists: the file that lists the pairs of a split, as a glob pattern in its folder with ``{split}`` in it.
         n_pairs: how many pairs each published split has (None: not known here); the splits are the keys.
         citation: where it was published.
+        url: where it comes from.
         options: of the loader, where one loader reads several benchmarks.
         folder: its usual name; empty: the title.
     """
@@ -46,6 +47,7 @@ class Benchmark:
     content: Literal["pairs", "objects"]
     pck_threshold: PckThreshold
     citation: str
+    url: str = ""
     pair_lists: str = ""
     n_pairs: Mapping[str, int | None] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -65,6 +67,7 @@ _RECORDS = [
         loader="transformatcher.data.spair:load_spair",
         content="pairs",
         pck_threshold="bbox",
+        url="http://cvlab.postech.ac.kr/research/SPair-71k/",
         pair_lists="Layout/large/{split}.txt",
         n_pairs={"trn": 53_340, "val": 5_384, "test": 12_234},
         citation="Min et al., SPair-71k: a large-scale benchmark for semantic correspondence, 2019",
@@ -75,6 +78,7 @@ _RECORDS = [
         loader="transformatcher.data.spair:load_spair_u",
         content="pairs",
         pck_threshold="bbox",
+        url="https://github.com/VICO-UoE/JamaisVu",
         pair_lists="*PairAnnotation/{split}",
         n_pairs={"test": None},
         citation="Mariotti et al., Jamais Vu: exposing the generalization gap in supervised semantic correspondence, "
@@ -86,6 +90,7 @@ _RECORDS = [
         loader="transformatcher.data.pf:load_pfpascal",
         content="pairs",
         pck_threshold="img",
+        url="https://www.di.ens.fr/willow/research/proposalflow/ and the lists of https://github.com/ignacio-rocco/ncnet",
         pair_lists="{split}_pairs.csv",
         n_pairs={"trn": 2_940, "val": 308, "test": 299},
         citation="Ham et al., Proposal Flow: semantic correspondences from object proposals, TPAMI 2018; "
@@ -97,6 +102,7 @@ _RECORDS = [
         loader="transformatcher.data.pf:load_pfwillow",
         content="pairs",
         pck_threshold="bbox-kp",
+        url="https://www.di.ens.fr/willow/research/proposalflow/",
         pair_lists="{split}_pairs*.csv",
         n_pairs={"test": 900},
         citation="Ham et al., Proposal Flow, CVPR 2016",
@@ -108,6 +114,7 @@ _RECORDS = [
             loader="transformatcher.data.ap10k:load_ap10k",
             content="pairs",
             pck_threshold="bbox",
+            url="https://github.com/AlexTheBad/AP-10K and prepare_ap10k.ipynb of https://github.com/Junyi42/GeoAware-SC",
             pair_lists=f"PairAnnotation/{{split}}{suffix}",
             n_pairs=dict.fromkeys(splits),
             options={"suffix": suffix},
