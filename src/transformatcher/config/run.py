@@ -148,7 +148,17 @@ class TrainConfig:
         description="a .safetensors file; or, from the cache alone, torchvision's name for weights, or `timm` for "
         "timm's own",
     )
-    init_from: StrictStr | None = Field(default=None, description="a checkpoint folder whose weights to start from")
+    init_from: StrictStr | None = Field(
+        default=None,
+        description="a checkpoint folder whose weights to start from; `shipped`: the model in the package",
+    )
+    feature_cache_gb: StrictFloat = Field(
+        default=10.0,
+        ge=0,
+        le=1e5,
+        description="disk space for the features of a frozen backbone, in the run's folder: on a CPU, where images are "
+        "neither cropped nor recoloured at random; 0: none",
+    )
     save_every: StrictInt = Field(default=500, ge=1, le=10**9, description="steps, besides each validation")
     validate_every: StrictInt = Field(default=1, ge=1, le=100_000, description="epochs")
     select_alphas: tuple[Alpha, ...] = Field(

@@ -13,11 +13,11 @@ from transformatcher.viz.canvas import SEQUENTIAL, no_math
 
 
 def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
-    """Loss and validation PCK of a training run against the pairs it has seen."""
+    """Loss and validation PCK of a training run against the pairs it has seen; dotted: PCK of what it started from."""
     figure = Figure(figsize=(9, 3.4), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
     pairs = [row["pairs"] for row in metrics]
-    left.plot(pairs, [row["loss"] for row in metrics], color="black", marker=".")
+    left.plot(pairs, [np.nan if row["loss"] is None else row["loss"] for row in metrics], color="black", marker=".")
     left.set_ylabel("training loss")
     names = list(metrics[0]["pck"]) if metrics else []
     colours = [mpl.colormaps[SEQUENTIAL](x) for x in np.linspace(0, 0.85, max(len(names), 1))]
@@ -25,6 +25,8 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
         for alpha, style in (("0.1", "-"), ("0.05", "--")):
             values = [row["pck"][name][alpha] for row in metrics]
             right.plot(pairs, values, style, color=colour, marker=".", label=no_math(f"{name} @ {alpha}"))
+            if metrics[0]["pairs"] == 0:
+                right.axhline(values[0], color=colour, ls=":", lw=1)
     right.set_ylabel("validation PCK (%)")
     if names:
         right.legend(fontsize=7)
@@ -180,6 +182,39 @@ def plot_comparison(comparison: Mapping[str, Any], pck_threshold: str, alpha: st
     right.invert_yaxis()
     right.set_xlabel(f"{a} minus {b}, PCK @ {alpha}, {pck_threshold} (points)")
     right.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def plot_layers(data: Mapping[str, Any]) -> Figure:
+    """PCK of each two layers of a backbone as a map, its diagonal the layers alone; beside it, these with intervals.
+
+    Args:
+        data: what ``layers.json`` holds.
+    """
+    pck, names = np.array(data["pck"]), [str(layer) for layer in data["layers"]]
+    figure = Figure(figsize=(11, 4.4), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    image = left.imshow(pck, cmap=SEQUENTIAL)
+    middle = (pck.min() + pck.max()) / 2
+    for (row, column), value in np.ndenumerate(pck) if len(names) <= 14 else ():
+        colour = "black" if value > middle else "white"
+        left.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+    left.set_xticks(range(len(names)), names)
+    left.set_yticks(range(len(names)), names)
+    left.set(xlabel="layer", ylabel="layer", title="two layers; on the diagonal, one")
+    figure.colorbar(image, ax=left, label="PCK (%)")
+    own, (low, high) = pck.diagonal(), np.array(data["ci95"])[range(len(names)), range(len(names))].T
+    right.errorbar(range(len(names)), own, yerr=[own - low, high - own], fmt="o", color="black", capsize=2)
+    right.axhline(data["all_layers"], color="black", ls="--", lw=1, label="all layers")
+    right.axhline(pck.max(), color="tab:red", ls=":", lw=1, label="the best two")
+    right.set_xticks(range(len(names)), names)
+    right.set(xlabel="layer", ylabel="PCK (%)", title="one layer", ylim=(0, None))
+    right.grid(axis="y", alpha=0.3)
+    right.legend(fontsize=8)
+    size = "×".join(map(str, data["image_size"]))
+    title = f"{data['backbone']}, {size}, {data['data']}, {data['n_pairs']} pairs, "
+    title += f"{data['pck_threshold']} @ {data['alpha']:g}"
+    figure.suptitle(no_math(title), fontsize=10)
     return figure
 
 

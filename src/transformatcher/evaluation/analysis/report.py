@@ -257,12 +257,19 @@ def _training(folder: Path) -> PageSection:
     name = folder.name
     try:
         metrics = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
-        last, best = metrics[-1], max(metrics, key=lambda row: row["score"])
-        sets = ", ".join(f"{data} {pck['0.05']:.1f} / {pck['0.1']:.1f}" for data, pck in best["pck"].items())
+        trained = [row for row in metrics if row["epoch"]]
+        last, best = metrics[-1], max(trained, key=lambda row: row["score"])
+        sets, start = (
+            ", ".join(f"{data} {pck['0.05']:.1f} / {pck['0.1']:.1f}" for data, pck in row["pck"].items())
+            for row in (best, metrics[0])
+        )
         summary = (
             f"{last['epoch']} epochs, {last['pairs']} pairs, {last['seconds'] / 60:.1f} minutes. "
             f"Best is epoch {best['epoch']}: {sets} (PCK at 0.05 / 0.1 on validation sets)."
         )
+        if trained != metrics:
+            summary += f" The start had {start}."
+            summary += " The run is worse than its start." * (best["score"] < metrics[0]["score"])
         figure = plot_curves(metrics, title=name)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / METRICS}: not the metrics of a training run ({error})") from error
