@@ -34,6 +34,7 @@ COMMANDS = (
     ("analyse tables", "write tables by category, difficulty and cost beside the paper's numbers", "analyse_tables"),
     ("analyse attention", "draw the matches that the global query and key attend to", "analyse_attention"),
     ("analyse failures", "draw the worst pairs of an evaluation on one HTML page", "analyse_failures"),
+    ("analyse layers", "score each layer of a backbone, and each two, as they are", "analyse_layers"),
     ("analyse overlap", "score pairs by how much of them is in the training set", "analyse_overlap"),
     ("report", "gather saved results into one self-contained HTML page", "report"),
     ("info", "print versions, devices and which implementation runs", "info"),
