@@ -59,7 +59,7 @@ def test_from_training_to_score(benchmark: Path, tmp_path: Path, name: str, rate
     assert run("train", config, "--out", tmp_path / "run", "--device", "cpu") == 0
     best = tmp_path / "run" / "best"
     before, after = load_file(tmp_path / "weights.safetensors"), load_checkpoint(best)[0].backbone.net.state_dict()
-    shared = before.keys() & after.keys()
+    shared = {key for key in before.keys() & after.keys() if "position_bias" not in key}  # timm resizes a Swin's
     assert len(shared) > 20
     changed = {key for key in shared if not torch.equal(before[key], after[key])}
     assert bool(changed) == (rate > 0)
