@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -22,6 +23,7 @@ import torch
 
 import transformatcher
 from transformatcher.cli import main as cli
+from transformatcher.evaluation.analysis.paper import TABLE_1
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -230,6 +232,34 @@ REFERENCE = make_script("reference")
 def test_made_pages_are_up_to_date(name: str):
     fresh = REFERENCE.PAGES[name]()
     assert (DOCS / name).read_text(encoding="utf-8") == fresh, "run: python docs/make/reference.py"
+
+
+def test_the_leaderboard_is_up_to_date():
+    made = make_script("leaderboard")
+    page = (DOCS / "leaderboard.md").read_text(encoding="utf-8")
+    assert page == made.leaderboard_page(), "run: python docs/make/leaderboard.py"
+
+
+def test_rows_of_the_leaderboard_say_what_the_paper_prints():
+    """Those from its Table 1; others have no second place to differ from."""
+    rows = tomllib.loads((DOCS / "make" / "leaderboard.toml").read_text(encoding="utf-8"))["row"]
+    keys = {"spair_10": "spair_f", **{key: key for key in ("pascal_05", "pascal_10", "willow_kp", "willow_padded")}}
+    checked = 0
+    for row in rows:
+        name = row["method"] + "†" * ("augmented" in row["training"])
+        if row["source"] in ("paper", "paper2") and name in TABLE_1:
+            checked += 1
+            assert {key: row.get(key) for key in keys} == {key: getattr(TABLE_1[name], at) for key, at in keys.items()}
+    assert checked == 10
+
+
+@pytest.mark.parametrize("change", [{"source": "nowhere"}, {"backbone": ""}, {"pck": 99.0}])
+def test_a_row_without_a_source_is_refused(change):
+    made = make_script("leaderboard")
+    data = tomllib.loads((DOCS / "make" / "leaderboard.toml").read_text(encoding="utf-8"))
+    data["row"][0] |= change
+    with pytest.raises(ValueError, match="NC-Net: lacks"):
+        made.check(data)
 
 
 def test_no_key_and_no_argument_without_a_word():

@@ -57,6 +57,9 @@ class ImagePair:
     difficulty: Mapping[str, int] = field(default_factory=dict)  # factor → 0 easy, 1 medium, 2 hard
     # Keypoints that the source shows and the target does not, if the annotation has them. They have no match.
     absent_px: Float[np.ndarray, "m 2"] = field(default_factory=lambda: np.zeros((0, 2)))
+    # For each keypoint, the index of its twin on the other side of the object (left ↔ right); -1 without one. Empty
+    # where the annotation does not tell.
+    twins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

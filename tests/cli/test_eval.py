@@ -41,9 +41,9 @@ def test_writes_predictions_scores_and_plot(spair_root: Path, tmp_path: Path, ra
     assert "2 pairs, 4 points" in printed
     assert "truncation: hard" in printed
     scores = json.loads((out / "scores.json").read_text())
-    assert set(scores) == {"n_pairs", "n_points", "frame", "pck", "per_category", "difficulty"}
+    assert set(scores) == {"n_pairs", "n_points", "frame", "pck", "per_category", "difficulty", "groups", "twins"}
     assert set(scores["pck"]) == {"img", "bbox", "bbox-kp", "bbox-padded"}
-    assert set(scores["pck"]["bbox"]["0.1"]) == {"per_pair", "per_point", "ci95"}
+    assert set(scores["pck"]["bbox"]["0.1"]) == {"per_pair", "per_point", "ci95", "per_point_ci95"}
     assert len((out / "predictions.jsonl").read_text().splitlines()) == 2
     assert (out / "scores.png").stat().st_size > 10_000
 

@@ -6,6 +6,9 @@ import pytest
 from helpers.command import run
 from helpers.training import tiny_tables, to_toml, write_benchmark
 
+from transformatcher.cli.train import describe_gain
+from transformatcher.training.state import TrainingState
+
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -35,3 +38,12 @@ def test_a_config_that_fails_leaves_a_folder_that_can_be_used(benchmark: Path, t
         assert run(*command, "--set", setting) == 2
         assert not (tmp_path / "run").exists()
     assert run(*command) == 0
+
+
+def test_a_run_that_ends_worse_than_its_start_says_so():
+    """And one that gained says by how much."""
+    start = {"step": 0, "score": 72.9}
+    worse = describe_gain(TrainingState(best=45.1, metrics=[start]))
+    assert worse.startswith("this run is worse than what it started from: 45.1 at best, 72.9 before the first step")
+    assert describe_gain(TrainingState(best=80.0, metrics=[start])) == "start: 72.9, so the run gained 7.1"
+    assert "was not measured" in describe_gain(TrainingState(best=80.0, metrics=[{"step": 4, "score": 70.0}]))

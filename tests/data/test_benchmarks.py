@@ -51,7 +51,7 @@ def test_a_record_is_complete(benchmark, tmp_path: Path):
 
 
 def test_benchmarks_with_training_pairs():
-    assert with_training_pairs() == ["spair", "pfpascal"]
+    assert with_training_pairs() == ["spair", "pfpascal", "ap10k-intra-species"]
 
 
 def test_names_do_not_wait_for_torch():

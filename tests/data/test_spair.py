@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import SPAIR_NOTE
 
-from transformatcher.data.spair import load_spair
+from transformatcher.data.benchmarks import load_benchmark
+from transformatcher.data.spair import TWINS, load_spair, load_spair_u
 from transformatcher.errors import InputError
 
 
@@ -76,3 +77,48 @@ def test_missing_key_folder_split_and_empty_list(spair_root: Path):
     (spair_root / "Layout" / "large" / "val.txt").write_text("\n")
     with pytest.raises(InputError, match="holds no pair at all"):
         load_spair(spair_root, "val")
+
+
+def test_twins_by_the_numbers_of_their_keypoints(spair_root: Path):
+    """Of a cat, 2 and 3 are ears; 8 has no twin, and the twin of 4 is not in this pair."""
+    points = [[1, 2], [3, 4], [5, 6], [7, 8]]
+    change = {"src_kps": points, "trg_kps": points, "kps_ids": ["2", "3", "4", "8"]}
+    path = spair_root / "PairAnnotation" / "val" / "000000-a-b:cat.json"
+    path.write_text(json.dumps(SPAIR_NOTE | change))
+    first, second = load_spair(spair_root, "val")
+    assert first.twins == (1, 0, -1, -1)
+    assert second.twins == ()  # this file has no numbers
+    path.write_text(json.dumps(SPAIR_NOTE | change | {"kps_ids": ["2"]}))
+    with pytest.raises(InputError, match="1 kps_ids of 4 keypoints"):
+        load_spair(spair_root, "val")
+
+
+def test_every_category_has_twins_and_no_keypoint_two():
+    assert len(TWINS) == 18
+    for couples in TWINS.values():
+        numbers = couples.replace("-", " ").split()
+        assert len(numbers) == len(set(numbers)) > 0
+
+
+@pytest.mark.parametrize("layout", ["beside", "inside", "extra"])
+def test_spair_u_in_its_three_places(spair_root: Path, layout):
+    root = spair_root if layout == "extra" else spair_root.parent / "SPair-U"
+    folder = root / ("ExtraPairAnnotation" if layout == "extra" else "PairAnnotation") / "test"
+    folder.mkdir(parents=True)
+    (folder / "000000-a-b:cat.json").write_text(json.dumps(SPAIR_NOTE | {"src_kps": [[1, 1]], "trg_kps": [[2, 2]]}))
+    if layout == "inside":
+        (spair_root / "JPEGImages").rename(root / "JPEGImages")
+    (pair,) = load_benchmark("spair-u", root, "test")
+    assert (pair.name, pair.src_kps_px.tolist()) == ("000000-a-b:cat", [[1, 1]])
+    assert pair.trg_image.is_file()
+
+
+def test_spair_u_names_what_it_lacks(spair_root: Path):
+    lonely = spair_root.parent / "elsewhere" / "SPair-U"
+    (lonely / "PairAnnotation" / "test").mkdir(parents=True)
+    with pytest.raises(InputError, match="SPair-U comes without photos"):
+        load_spair_u(lonely)
+    with pytest.raises(InputError, match="has a test split only"):
+        load_spair_u(lonely, "val")
+    with pytest.raises(InputError, match="neither ExtraPairAnnotation/test nor PairAnnotation/test"):
+        load_spair_u(spair_root)

@@ -19,7 +19,7 @@ from transformatcher.evaluation.scores import (
     scores_name,
     tolerance_px,
 )
-from transformatcher.run_folder import Run, write_run
+from transformatcher.run_folder import Run, read_arguments, write_run
 
 
 def test_by_hand_in_both_frames():
@@ -91,14 +91,14 @@ def test_shape_of_the_result():
 def test_a_threshold_without_boxes_is_left_out_with_a_warning():
     pairs = [prediction("a"), prediction("b", trg_bbox=None)]
     assert list(score(pairs)["pck"]) == ["img", "bbox-kp", "bbox-padded"]
-    assert score_warnings(pairs, Path("nowhere")) == ["no bbox threshold: 1 of 2 pairs have no object box"]
-    assert score_warnings(pairs[:1], Path("nowhere")) == []
+    assert score_warnings(pairs, {}) == ["no bbox threshold: 1 of 2 pairs have no object box"]
+    assert score_warnings(pairs[:1], {}) == []
 
 
 def test_unfinished_runs_and_points_outside_are_mentioned(tmp_path: Path):
     write_run(tmp_path, Run("eval", {"n_pairs": 9}))
     outside = prediction("a", trg_kps=[[20.0, 20.0], [120.0, 260.0]])
-    unfinished, stray = score_warnings([outside], tmp_path)
+    unfinished, stray = score_warnings([outside], read_arguments(tmp_path))
     assert unfinished == "unfinished: 1 of 9 pairs are predicted so far"
     assert stray.startswith("1 true keypoints lie outside")
 
@@ -111,12 +111,12 @@ def test_another_protocol_has_another_file():
 def test_primary_metric(tmp_path: Path):
     scores = score([prediction("a", trg_bbox=None)])
     write_run(tmp_path, Run("eval", {"benchmark": "pfwillow"}))
-    assert primary_metric(scores, tmp_path) == ("bbox-kp", "0.1")
-    assert primary_metric(scores, tmp_path / "nowhere") == ("img", "0.1")
+    assert primary_metric(scores, read_arguments(tmp_path)) == ("bbox-kp", "0.1")
+    assert primary_metric(scores, {}) == ("img", "0.1")
     (tmp_path / "run.json").write_text("{")  # damaged
-    assert primary_metric(scores, tmp_path) == ("img", "0.1")
+    assert primary_metric(scores, read_arguments(tmp_path)) == ("img", "0.1")
     with pytest.raises(InputError, match="choose one of img, bbox-kp, bbox-padded"):
-        primary_metric(scores, tmp_path, "bbox")
+        primary_metric(scores, read_arguments(tmp_path), "bbox")
 
 
 def test_options():
@@ -140,8 +140,8 @@ def test_worst_pairs_come_first():
 def test_how_pairs_were_matched_is_said(tmp_path: Path):
     model = {"coarse_to_fine": {"passes": 2, "region": "points"}}
     write_run(tmp_path, Run("eval", {"benchmark": "spair", "model": model, "try_mirrored": True, "n_pairs": 2}))
-    crops, mirrored = score_warnings([prediction("a", mirrored=True), prediction("b")], tmp_path)
+    crops, mirrored = score_warnings([prediction("a", mirrored=True), prediction("b")], read_arguments(tmp_path))
     assert "around the points that both photos show" in crops
     assert mirrored == "matched with the mirrored source: 1 of 2 pairs, 50.0 %"
     write_run(tmp_path, Run("eval", {"benchmark": "spair", "model": {"coarse_to_fine": {"region": "object"}}}))
-    assert score_warnings([prediction("a")], tmp_path) == []
+    assert score_warnings([prediction("a")], read_arguments(tmp_path)) == []

@@ -1,5 +1,7 @@
 """The loss is the weighted sum of its parts, and its gradients replace the old ones."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 
@@ -49,6 +51,30 @@ def test_gradients_replace_the_old_ones(model: TransforMatcher):
     assert not loss.requires_grad
     for ours, theirs in zip(after_both, (p.grad for p in model.parameters() if p.grad is not None), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("visible", [[True] * 4, [True, False, True, True]])
+def test_parts_of_a_batch_have_the_gradients_of_the_whole(model: TransforMatcher, visible):
+    """Also where a pair has no visible keypoint, which the mean leaves out. Batch norms are frozen."""
+    model.eval()
+    first, second = make_batch(seed=0), make_batch(seed=1)
+    whole = PairBatch(*(torch.cat([getattr(first, f.name), getattr(second, f.name)]) for f in fields(PairBatch)))
+    whole.visible[~torch.tensor(visible)] = False
+    objective = Objective(model, 1.0, 1.0)
+    results = []
+    for accumulate in (1, 2, 4):
+        loss = loss_and_gradients(objective, whole, accumulate)
+        results.append((loss, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+    model.train()
+    for loss, gradients in results[1:]:
+        torch.testing.assert_close(loss, results[0][0])
+        for ours, theirs in zip(gradients, results[0][1], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_a_batch_is_divided_into_equal_parts_or_not_at_all(model: TransforMatcher):
+    with pytest.raises(ValueError, match="a batch of 2 pairs cannot be divided into 3 parts"):
+        loss_and_gradients(Objective(model, 1.0, 0.0), make_batch(), 3)
 
 
 @pytest.mark.gpu

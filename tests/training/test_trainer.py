@@ -75,7 +75,7 @@ class TestRunFolder:
         assert run.arguments["train"]["batch_size"] == 2
         assert run.info["versions"]["torch"] == torch.__version__
         rows = [json.loads(line) for line in (whole_run / METRICS).read_text().splitlines()]
-        assert [(row["epoch"], row["step"], row["pairs"]) for row in rows] == [(1, 4, 8), (2, 8, 16)]
+        assert [(row["epoch"], row["step"], row["pairs"]) for row in rows] == [(0, 0, 0), (1, 4, 8), (2, 8, 16)]
         assert set(rows[0]["pck"]["PF-PASCAL-val"]) == {"0.01", "0.05", "0.1", "0.15"}
         for picture in ("curves.png", "pictures/start.png", "pictures/early.png", "pictures/last.png"):
             assert (whole_run / picture).stat().st_size > 1000
@@ -89,16 +89,16 @@ class TestRunFolder:
 
         def validate(self):
             averages.append({key: value.clone() for key, value in self.ema.module.state_dict().items()})
-            pck = {"0.01": 0.0, "0.05": 0.0, "0.1": scores[len(averages) - 1], "0.15": 0.0}
+            pck = {"0.01": 0.0, "0.05": 0.0, "0.1": [60.0, *scores][len(averages) - 1], "0.15": 0.0}
             return {"PF-PASCAL-val": pck}
 
         monkeypatch.setattr(Trainer, "validate", validate)
         state = train(tiny_config(benchmark), tmp_path, CPU, pictures=False)
-        index = scores.index(50.0)
-        assert (state.best, state.best_epoch) == (50.0, index + 1)
+        index = 1 + scores.index(50.0)
+        assert (state.start, state.best, state.best_epoch) == (60.0, 50.0, index)  # of epochs, not the start
         best, last = load_file(tmp_path / BEST / "model.safetensors"), load_file(tmp_path / LAST)
         assert all(torch.equal(best[key], averages[index][key]) for key in best)
-        assert any(not torch.equal(averages[0][key], averages[1][key]) for key in best)
+        assert any(not torch.equal(averages[1][key], averages[2][key]) for key in best)
         assert any(not torch.equal(last[f"ema.module.{key}"], last[f"model.{key}"]) for key in best)
 
     def test_two_processes_do_not_share_a_folder(self, benchmark: Path, tmp_path: Path):
@@ -118,11 +118,11 @@ class TestRunFolder:
         config = tiny_config(benchmark, epochs=3, validate_every=2, select_alphas=[0.05, 0.1], save_every=1000)
         state = train(config, tmp_path, CPU, pictures=False)
         rows = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
-        assert [(row["epoch"], row["step"]) for row in rows] == [(2, 8), (3, 12)]
+        assert [(row["epoch"], row["step"]) for row in rows] == [(0, 0), (2, 8), (3, 12)]
         for row in rows:
             pck = row["pck"]["PF-PASCAL-val"]
             assert row["score"] == pytest.approx((pck["0.05"] + pck["0.1"]) / 2)
-        assert state.best == max(row["score"] for row in rows)
+        assert state.best == max(row["score"] for row in rows[1:])
 
     def test_a_run_from_before_a_setting_existed_goes_on(self, benchmark: Path, tmp_path: Path):
         """What its config does not name had the default then, which leaves nothing out."""
@@ -221,15 +221,19 @@ class TestInterruption:
     def test_killed_while_validating(self, benchmark: Path, tmp_path: Path, monkeypatch):
         config = tiny_config(benchmark, save_every=2)  # and an epoch has four batches
 
-        def killed(_self):
-            raise RuntimeError("killed")
+        validate = Trainer.validate
+
+        def killed(self):
+            if self.state.step:
+                raise RuntimeError("killed")
+            return validate(self)
 
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "validate", killed)
             with pytest.raises(RuntimeError, match="killed"):
                 train(config, tmp_path, CPU, pictures=False)
         state = train(config, tmp_path, CPU, pictures=False, resume=True)
-        assert [(row["epoch"], row["step"]) for row in state.metrics] == [(1, 4), (2, 8)]
+        assert [(row["epoch"], row["step"]) for row in state.metrics] == [(0, 0), (1, 4), (2, 8)]
         assert (tmp_path / BEST).is_dir()
 
     def test_the_first_nan_is_named(self, benchmark: Path, tmp_path: Path, monkeypatch):
@@ -281,9 +285,21 @@ class TestLearning:
         tables["data"] |= {"p_color": 0.0, "p_crop": 0.0}
         tables["data"]["validate"][0]["split"] = "trn"
         state = train(run_config(tables), tmp_path, CPU, pictures=False)
-        first, last = state.metrics[0], state.metrics[-1]
+        first, last = state.metrics[1], state.metrics[-1]
         assert last["loss"] < 0.8 * first["loss"]
         assert last["pck"]["PF-PASCAL-trn"]["0.15"] > first["pck"]["PF-PASCAL-trn"]["0.15"] + 20
+
+    def test_the_start_is_what_the_first_step_found(self, benchmark: Path, tmp_path: Path):
+        """Its score is that of the initial model, and no epoch, even a worse one, takes its place."""
+        config = tiny_config(benchmark)
+        trainer = Trainer(config, tmp_path, CPU, pictures=False)
+        before = trainer.validate()
+        state = trainer.fit()
+        first = state.metrics[0]
+        assert (first["epoch"], first["step"], first["pairs"], first["loss"]) == (0, 0, 0, None)
+        assert first["pck"] == before
+        assert state.start == first["score"]
+        assert state.best_epoch > 0
 
     def test_frozen_parts_stay(self, benchmark: Path, tmp_path: Path):
         trainer = Trainer(tiny_config(benchmark, lr_backbone=0.0), tmp_path, CPU)

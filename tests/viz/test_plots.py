@@ -1,5 +1,6 @@
 """Plots: every number has its line or bar, and no name becomes a formula."""
 
+import math
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -16,6 +17,19 @@ def metrics(epoch: int, *names: str) -> dict[str, object]:
 
 def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
     return {str(line.get_label()): tuple(map(list, line.get_data())) for line in axes.lines}
+
+
+def test_the_start_has_a_point_and_a_dotted_line_but_no_loss(tmp_path: Path):
+    """Its PCK is what every later one is compared with."""
+    start = {"pairs": 0, "loss": None, "pck": {"a": {"0.05": 5.0, "0.1": 30.0}}}
+    figure = plot_curves([start, metrics(1, "a")])
+    left, right = figure.axes
+    ((pairs, loss),) = lines(left).values()
+    assert pairs == [0, 100]
+    assert math.isnan(loss[0])
+    assert lines(right)["a @ 0.1"] == ([0, 100], [30, 20])
+    assert [line.get_ydata()[0] for line in right.lines if line.get_linestyle() == ":"] == [30, 5]
+    save_figure(figure, tmp_path / "curves.png")
 
 
 def test_every_set_and_threshold_has_its_line(tmp_path: Path):

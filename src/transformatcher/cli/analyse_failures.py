@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw the worst pairs of an evaluation on a page."""
     from transformatcher.cli.output import progress_bar
-    from transformatcher.data.benchmarks import benchmark_title
+    from transformatcher.data.benchmarks import benchmark_folder
     from transformatcher.evaluation.analysis.failures import PAGE, gallery_page, worst_pairs
     from transformatcher.evaluation.analysis.run_folders import read_eval
     from transformatcher.evaluation.scores import parse_alphas
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     (alpha,) = parse_alphas([args.alpha])
     worst = worst_pairs(evaluation, Path(args.root), args.most, alpha)
     options = {
-        "root": benchmark_title(evaluation.benchmark), "most": args.most, "alpha": None if alpha == 0.1 else alpha,
+        "root": benchmark_folder(evaluation.benchmark), "most": args.most, "alpha": None if alpha == 0.1 else alpha,
         "out": shown_path(out),
     }  # fmt: skip
     command = format_command(["analyse", "failures", shown_path(evaluation.folder)], options)

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from transformatcher.cli.output import progress_bar
     from transformatcher.cli.tables import print_result_table
     from transformatcher.config import to_plain
-    from transformatcher.data.benchmarks import benchmark_title, load_benchmark
+    from transformatcher.data.benchmarks import benchmark_folder, benchmark_title, load_benchmark
     from transformatcher.evaluation.analysis.nonlocality_figures import departure, plot_difficulty, plot_nonlocality
     from transformatcher.evaluation.analysis.nonlocality_run import FORMS, compute_nonlocality, summarise, write_summary
     from transformatcher.evaluation.analysis.paper_tables import nonlocality_tables
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     data = benchmark_title(args.benchmark, split)
     name = f"{'shipped model' if description == SHIPPED_DESCRIPTION else description}, {data}"
     options = {
-        "benchmark": args.benchmark, "root": benchmark_title(args.benchmark), "split": split, "weights": args.weights,
+        "benchmark": args.benchmark, "root": benchmark_folder(args.benchmark), "split": split, "weights": args.weights,
         "limit": args.limit, "out": shown_path(out),
     }  # fmt: skip
     command = format_command(["analyse", "nonlocality"], options)

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """PCK of evaluations, by how much of a pair is in the training list."""
     from transformatcher.cli.tables import print_result_table
-    from transformatcher.data.benchmarks import benchmark_title, find_split
+    from transformatcher.data.benchmarks import benchmark_folder, find_split
     from transformatcher.evaluation.analysis.html import save_with_command
     from transformatcher.evaluation.analysis.overlap import TrainingList, measure_overlap, overlap_table, plot_overlap
     from transformatcher.evaluation.analysis.run_folders import read_eval
@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     training = TrainingList(benchmark, Path(args.train_root or args.root), split)
     measured = measure_overlap(runs, Path(args.root), training)
     options = {
-        "root": benchmark_title(runs[0].benchmark),
+        "root": benchmark_folder(runs[0].benchmark),
         "train_benchmark": args.train_benchmark,
-        "train_root": benchmark_title(benchmark) if args.train_benchmark else None,
+        "train_root": benchmark_folder(benchmark) if args.train_benchmark else None,
         "train_split": None if split == "trn" else split,
         "out": shown_path(out),
     }

@@ -64,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--draw", type=COUNT, metavar="N", help="draw the N worst and the N best pairs into DIR/pictures"
     )
+    output.add_argument(
+        "--against", metavar="OTHER", help="compare with another folder of eval or file of points, pair by pair"
+    )
     add_score(parser)
     add_model(parser, try_mirrored=False)
     add_engine(parser)
@@ -75,7 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict every pair of a split, then score."""
     from transformatcher.cli.output import progress_bar
-    from transformatcher.cli.scoring import draw_pairs, score_folder
+    from transformatcher.cli.scoring import (
+        Protocol,
+        compare_predicted,
+        draw_pairs,
+        read_predicted,
+        score_predicted,
+    )
     from transformatcher.config import to_plain
     from transformatcher.data.benchmarks import BENCHMARKS, load_benchmark
     from transformatcher.evaluation.metrics import ALPHAS
@@ -125,13 +134,17 @@ def run(args: argparse.Namespace) -> int:
     arguments |= {name: value for name, value in options.items() if value}
     if args.pck_threshold == "bbox" and any(pair.trg_bbox_px is None for pair in pairs):
         raise InputError(f"--pck-threshold bbox: not every pair of {args.benchmark} has an object box; choose another")
+    other = read_predicted(Path(args.against), pairs) if args.against else None
     options = {"all_points": args.all_points, "batch": args.batch, "threads": args.threads}
     make_worker = partial(make_predictor, matcher, device, **options)
     with progress_bar("predicting") as track:
         predict_to_disk(
             make_worker, pairs, out, Run("eval", arguments), engine=engine, overwrite=args.overwrite, track=track
         )
-    pck_threshold, alpha = score_folder(out, frame, alphas, args.pck_threshold, SCORES)
+    protocol, predicted = Protocol([frame], alphas, args.pck_threshold), read_predicted(out)
+    pck_threshold, alpha = score_predicted(predicted, protocol, out, name=SCORES)
+    if other is not None:
+        compare_predicted(predicted, other, protocol, out)
     if args.draw:
         draw_pairs(out, {pair.name: pair for pair in pairs}, frame, pck_threshold, alpha, args.draw)
     return 0

@@ -42,13 +42,15 @@ def add_photos(
     )
 
 
-def add_data(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_data(parser: argparse.ArgumentParser, *, required: bool = True) -> argparse._ArgumentGroup:
     """The group "data": --benchmark and --root; the caller adds --split."""
     group = parser.add_argument_group("data")
     group.add_argument(
-        "--benchmark", required=True, choices=BENCHMARKS, help="layout of the folder; coco also for your own data"
+        "--benchmark", required=required, choices=BENCHMARKS, help="layout of the folder; coco also for your own data"
     )
-    group.add_argument("--root", required=True, metavar="DIR", help="the benchmark's folder (coco: or its JSON file)")
+    group.add_argument(
+        "--root", required=required, metavar="DIR", help="the benchmark's folder (coco: or its JSON file)"
+    )
     return group
 
 
@@ -118,13 +120,14 @@ def add_run(parser: argparse.ArgumentParser, *, device: bool = True) -> argparse
     return group
 
 
-def add_score(parser: argparse.ArgumentParser) -> None:
-    """The group "score": how PCK is measured."""
+def add_score(parser: argparse.ArgumentParser, *, every_frame: bool = False) -> None:
+    """The group "score": how PCK is measured; perhaps in several frames at once."""
     group = parser.add_argument_group("score")
+    several = "; all: 240 and original" if every_frame else ""
     group.add_argument(
         "--frame",
         default="240",
-        help="resize targets to this before measuring distances: 240, HxW or original (%(default)s)",
+        help=f"resize targets to this before measuring distances: 240, HxW or original{several} (%(default)s)",
     )
     group.add_argument(
         "--pck-threshold",

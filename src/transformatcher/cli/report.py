@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     write_text(path, text)
     counts: dict[str, Sequence[Any]] = {
         "evaluation": inputs.evals, "speed benchmark": inputs.benches, "training run": inputs.trainings,
+        "comparison": inputs.comparisons,
         "ablation": inputs.ablations, "nonlocality": inputs.nonlocalities, "gallery": inputs.galleries,
         "picture": inputs.pictures,
     }  # fmt: skip

@@ -104,24 +104,71 @@ def format_bytes(value: float) -> str:
 
 
 def print_scores(scores: Mapping[str, Any], pck_threshold: str) -> None:
-    """PCK for each threshold and α, then by category and difficulty for one threshold."""
+    """PCK for each threshold and α, then by category, difficulty and other groups for one threshold; twins."""
     total = Table(title=f"PCK (%), {scores['n_pairs']} pairs, {scores['n_points']} points, frame {scores['frame']}")
-    for name in ("threshold", "α", "per pair", "95 % interval", "per point"):
+    for name in ("threshold", "α", "per pair", "95 % interval", "per point", "95 % interval"):
         total.add_column(name, justify="left" if name == "threshold" else "right")
     for name, cells in scores["pck"].items():
         for alpha, cell in cells.items():
-            low, high = cell["ci95"]
-            total.add_row(name, alpha, f"{cell['per_pair']:.1f}", f"{low:.1f} – {high:.1f}", f"{cell['per_point']:.1f}")
+            intervals = (f"{low:.1f} – {high:.1f}" for low, high in (cell["ci95"], cell["per_point_ci95"]))
+            per_pair, per_point = (f"{cell[key]:.1f}" for key in ("per_pair", "per_point"))
+            total.add_row(name, alpha, per_pair, next(intervals), per_point, next(intervals))
         total.add_section()
     STDOUT.print(total)
     groups = {**scores["per_category"]}
     for factor, levels in scores["difficulty"].items():
         groups |= {f"{factor}: {level}": table for level, table in levels.items()}
+    for factor, levels in scores["groups"].items():
+        groups |= {f"{factor}: {level} ({cell['n_pairs']} pairs)": cell["pck"] for level, cell in levels.items()}
     alphas = list(scores["pck"][pck_threshold])
     cells = {name: table[pck_threshold] for name, table in groups.items()}
     rows = [(name, *(f"{cell[alpha]['per_pair']:.1f}" for alpha in alphas)) for name, cell in cells.items()]
     title = f"PCK (%) per pair, {pck_threshold}, by category and difficulty"
     print_table(title, ("group", *(f"@ {alpha}" for alpha in alphas)), rows)
+    if scores["twins"] is not None:
+        _print_twins(scores["twins"], pck_threshold, alphas)
+
+
+def _print_twins(twins: Mapping[str, Any], pck_threshold: str, alphas: Sequence[str]) -> None:
+    labels = {
+        "correct": "on the true point",
+        "on_twin": "on its twin",
+        "elsewhere": "elsewhere",
+        "without_twin_correct": "points without a twin: on the true point",
+    }
+    cells = [twins["pck"][pck_threshold][alpha] for alpha in alphas]
+    rows = []
+    for key, label in labels.items():
+        rows.append((label, *("–" if cell[key] is None else f"{cell[key]:.1f}" for cell in cells)))
+    title = f"where points go whose left or right twin is visible too (%), {twins['n_points']} points, {pck_threshold}"
+    print_table(title, ("predicted", *(f"@ {alpha}" for alpha in alphas)), rows)
+
+
+def print_comparison(comparison: Mapping[str, Any], pck_threshold: str, alpha: str, most: int = 10) -> None:
+    """Differences for each threshold and α, then by group, and the pairs that differ most, for one threshold and α."""
+    a, b = comparison["a"], comparison["b"]
+    header = (a, b, "difference", "95 % interval")
+
+    def cells(cell: Mapping[str, Any]) -> tuple[str, ...]:
+        low, high = cell["ci95"]
+        return f"{cell['a']:.1f}", f"{cell['b']:.1f}", f"{cell['difference']:+.1f}", f"{low:+.1f} to {high:+.1f}"
+
+    rows = [
+        (f"{name} @ {at}, {average}", *cells(value))
+        for name, table in comparison["pck"].items()
+        for at, cell in table.items()
+        for average, value in (("per pair", cell), ("per point", cell["per_point"]))
+    ]
+    print_table(f"{a} against {b}, {comparison['n_pairs']} pairs, frame {comparison['frame']}", ("PCK", *header), rows)
+    groups = [
+        (f"{name} ({group['n_pairs']} pairs)", *cells(group[pck_threshold][alpha]))
+        for name, group in comparison["groups"].items()
+    ]
+    print_table(f"per pair @ {alpha}, {pck_threshold}, by group", ("group", *header), groups)
+    pairs = comparison["pairs"][pck_threshold][alpha][:most]
+    differing = [(row["name"], f"{row['a']:.0f}", f"{row['b']:.0f}") for row in pairs if row["a"] != row["b"]]
+    if differing:
+        print_table("the pairs that differ most", ("pair", a, b), differing)
 
 
 def print_costs(report: Mapping[str, Any]) -> None:

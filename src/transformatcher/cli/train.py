@@ -1,11 +1,17 @@
 """``transformatcher train``: a config → a run's folder with checkpoints and curves."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformatcher.cli.inputs import named_folder
 from transformatcher.cli.model_args import add_run
 from transformatcher.cli.parser import examples
+
+if TYPE_CHECKING:
+    from transformatcher.training.state import TrainingState
 
 RESUME_HINT = "--resume continues where it stopped"
 
@@ -49,5 +55,19 @@ def run(args: argparse.Namespace) -> int:
         if distributed.is_main:
             alphas = ", ".join(map(str, config.train.select_alphas))
             best = f"epoch {state.best_epoch}: {state.best:.1f} at α = {alphas}"
+            print(describe_gain(state))
             print(f"best mean validation PCK, {best}\ncheckpoint: {out / BEST}\ncurves: {out / 'curves.png'}")
     return 0
+
+
+def describe_gain(state: TrainingState) -> str:
+    """What a run has gained over its start, or that it has lost."""
+    if state.start is None:
+        return "the start of this run was not measured"
+    difference = state.best - state.start
+    if difference >= 0:
+        return f"start: {state.start:.1f}, so the run gained {difference:.1f}"
+    return (
+        f"this run is worse than what it started from: {state.best:.1f} at best, {state.start:.1f} before the first "
+        "step. Keep what it started from, or train on more pairs, at lower rates, or with train.lr_backbone = 0"
+    )

@@ -107,6 +107,13 @@ class TrainConfig:
     seed: StrictInt = Field(default=0, ge=0, le=2**32 - 1, description="of all random numbers")
     epochs: StrictInt = Field(default=10, ge=1, le=100_000, description="passes over the pairs")
     batch_size: StrictInt = Field(default=16, ge=1, le=65_536, description="pairs of all processes together")
+    accumulate: StrictInt = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="parts of a batch that are computed one after the other, their gradients added: the memory of one "
+        "part, the result of the whole batch (but batch norms in training mode see the parts)",
+    )
     lr: StrictFloat = Field(default=1e-3, gt=0, le=10, description="learning rate of the refiner")
     lr_backbone: StrictFloat = Field(
         default=1e-5, ge=0, le=10, description="learning rate of the backbone; 0 freezes it"
@@ -141,7 +148,17 @@ class TrainConfig:
         description="a .safetensors file; or, from the cache alone, torchvision's name for weights, or `timm` for "
         "timm's own",
     )
-    init_from: StrictStr | None = Field(default=None, description="a checkpoint folder whose weights to start from")
+    init_from: StrictStr | None = Field(
+        default=None,
+        description="a checkpoint folder whose weights to start from; `shipped`: the model in the package",
+    )
+    feature_cache_gb: StrictFloat = Field(
+        default=10.0,
+        ge=0,
+        le=1e5,
+        description="disk space for the features of a frozen backbone, in the run's folder: on a CPU, where images are "
+        "neither cropped nor recoloured at random; 0: none",
+    )
     save_every: StrictInt = Field(default=500, ge=1, le=10**9, description="steps, besides each validation")
     validate_every: StrictInt = Field(default=1, ge=1, le=100_000, description="epochs")
     select_alphas: tuple[Alpha, ...] = Field(

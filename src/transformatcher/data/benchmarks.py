@@ -27,15 +27,18 @@ class Benchmark:
 
     Args:
         name: in commands and configs.
-        title: in tables and plots; also the usual name of its folder.
+        title: in tables and plots.
         loader: ``module:function``, called as ``function(root, split, on_problem=…)``. It returns what ``content``
             says; a loader of objects also takes ``inside_only``.
         content: ``pairs`` (of :class:`transformatcher.schema.ImagePair`), or annotated ``objects``
             (:class:`transformatcher.data.coco_keypoints.AnnotatedObject`), from which pairs are drawn.
         pck_threshold: the threshold of its published PCK.
         pair_lists: the file that lists the pairs of a split, as a glob pattern in its folder with ``{split}`` in it.
-        n_pairs: how many pairs each published split has; the splits are the keys.
+        n_pairs: how many pairs each published split has (None: not known here); the splits are the keys.
         citation: where it was published.
+        url: where it comes from.
+        options: of the loader, where one loader reads several benchmarks.
+        folder: its usual name; empty: the title.
     """
 
     name: str
@@ -44,13 +47,16 @@ class Benchmark:
     content: Literal["pairs", "objects"]
     pck_threshold: PckThreshold
     citation: str
+    url: str = ""
     pair_lists: str = ""
-    n_pairs: Mapping[str, int] = field(default_factory=dict)
+    n_pairs: Mapping[str, int | None] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = ""
 
     def load(self, root: Path, split: str = "test", **options: Any) -> list[Any]:
         """The pairs or the annotated objects of a split; ``options`` are those of the loader."""
         module, function = self.loader.split(":")
-        loaded: list[Any] = getattr(import_module(module), function)(root, split, **options)
+        loaded: list[Any] = getattr(import_module(module), function)(root, split, **self.options, **options)
         return loaded
 
 
@@ -61,9 +67,22 @@ _RECORDS = [
         loader="transformatcher.data.spair:load_spair",
         content="pairs",
         pck_threshold="bbox",
+        url="http://cvlab.postech.ac.kr/research/SPair-71k/",
         pair_lists="Layout/large/{split}.txt",
         n_pairs={"trn": 53_340, "val": 5_384, "test": 12_234},
         citation="Min et al., SPair-71k: a large-scale benchmark for semantic correspondence, 2019",
+    ),
+    Benchmark(
+        name="spair-u",
+        title="SPair-U",
+        loader="transformatcher.data.spair:load_spair_u",
+        content="pairs",
+        pck_threshold="bbox",
+        url="https://github.com/VICO-UoE/JamaisVu",
+        pair_lists="*PairAnnotation/{split}",
+        n_pairs={"test": None},
+        citation="Mariotti et al., Jamais Vu: exposing the generalization gap in supervised semantic correspondence, "
+        "NeurIPS 2025; photos of SPair-71k",
     ),
     Benchmark(
         name="pfpascal",
@@ -71,6 +90,7 @@ _RECORDS = [
         loader="transformatcher.data.pf:load_pfpascal",
         content="pairs",
         pck_threshold="img",
+        url="https://www.di.ens.fr/willow/research/proposalflow/ and the lists of https://github.com/ignacio-rocco/ncnet",
         pair_lists="{split}_pairs.csv",
         n_pairs={"trn": 2_940, "val": 308, "test": 299},
         citation="Ham et al., Proposal Flow: semantic correspondences from object proposals, TPAMI 2018; "
@@ -82,9 +102,31 @@ _RECORDS = [
         loader="transformatcher.data.pf:load_pfwillow",
         content="pairs",
         pck_threshold="bbox-kp",
+        url="https://www.di.ens.fr/willow/research/proposalflow/",
         pair_lists="{split}_pairs*.csv",
         n_pairs={"test": 900},
         citation="Ham et al., Proposal Flow, CVPR 2016",
+    ),
+    *(
+        Benchmark(
+            name=f"ap10k-{subset}",
+            title=f"AP-10K {subset}",
+            loader="transformatcher.data.ap10k:load_ap10k",
+            content="pairs",
+            pck_threshold="bbox",
+            url="https://github.com/AlexTheBad/AP-10K and prepare_ap10k.ipynb of https://github.com/Junyi42/GeoAware-SC",
+            pair_lists=f"PairAnnotation/{{split}}{suffix}",
+            n_pairs=dict.fromkeys(splits),
+            options={"suffix": suffix},
+            folder="ap-10k",
+            citation="Yu et al., AP-10K: a benchmark for animal pose estimation in the wild, NeurIPS 2021; pairs of "
+            "Zhang et al., Telling left from right, CVPR 2024",
+        )
+        for subset, suffix, splits in (
+            ("intra-species", "", SPLITS),
+            ("cross-species", "_cross_species", SPLITS[1:]),
+            ("cross-family", "_cross_family", SPLITS[1:]),
+        )
     ),
     Benchmark(
         name="coco",
@@ -111,6 +153,11 @@ def benchmark_title(name: str, split: str | None = None) -> str:
     """``"pfwillow", "test"`` → ``PF-WILLOW test``; a name that is not known stays as it is."""
     title = BENCHMARKS[name].title if name in BENCHMARKS else name
     return f"{title} {split or ''}".strip()
+
+
+def benchmark_folder(name: str) -> str:
+    """The usual name of a benchmark's folder, for commands in documents."""
+    return (BENCHMARKS[name].folder or BENCHMARKS[name].title) if name in BENCHMARKS else name
 
 
 def with_training_pairs() -> list[str]:

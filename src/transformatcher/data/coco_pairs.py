@@ -230,6 +230,12 @@ def mirror_object(item: AnnotatedObject) -> AnnotatedObject:
     return replace(item, kps_px=masked_points(item.kps_px[swap], visible), visible=visible)
 
 
+def twin_indices(names: tuple[str, ...]) -> tuple[int, ...]:
+    """For each keypoint, the index of its twin on the other side of the object, by their names; -1 if it has none."""
+    swap = mirrored_names(names).tolist()
+    return tuple(-1 if twin == own else twin for own, twin in enumerate(swap))
+
+
 def make_pair(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = False) -> ImagePair:
     """Two objects of one category → a pair; a keypoint is visible where both objects show it."""
     visible = src.visible & trg.visible
@@ -247,6 +253,7 @@ def make_pair(src: AnnotatedObject, trg: AnnotatedObject, *, trg_flip: bool = Fa
         trg_flip=trg_flip,
         orient=src.orient,
         absent_px=src.kps_px[src.visible & ~trg.visible],
+        twins=twin_indices(src.kp_names),
     )
 
 

@@ -1,7 +1,7 @@
 """Annotated pairs of images → decoded pairs → batches; checks that all loaders share."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,9 @@ def raise_problem(problem: str) -> None:
 
 
 @dataclass(frozen=True)
-class LoadedPair:
-    """One decoded pair: images as the network takes them; annotations in pixels of the original images.
+class PairAnnotation:
+    """What is known of one pair, in pixels of the original images; mirrored where the pair says so."""
 
-    Images and annotations are mirrored where the pair says so.
-    """
-
-    src: Float[Tensor, "3 h w"]
-    trg: Float[Tensor, "3 h w"]
     src_kps_px: Float[np.ndarray, "n 2"]
     trg_kps_px: Float[np.ndarray, "n 2"]
     absent_px: Float[np.ndarray, "m 2"]  # keypoints of the source that the target does not show
@@ -40,6 +35,14 @@ class LoadedPair:
     src_size: Size  # (h, w) of the original image
     trg_size: Size
     pair: ImagePair
+
+
+@dataclass(frozen=True)
+class LoadedPair(PairAnnotation):
+    """One decoded pair: its annotation, and images as the network takes them, mirrored where the pair says so."""
+
+    src: Float[Tensor, "3 h w"]
+    trg: Float[Tensor, "3 h w"]
     src_pixels: UInt8[np.ndarray, "_ _ 3"] | None = None  # for crops, if they were asked for
     trg_pixels: UInt8[np.ndarray, "_ _ 3"] | None = None
 
@@ -61,29 +64,28 @@ def read_pair(pair: ImagePair) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.nda
     return src[:, ::-1] if pair.src_flip else src, trg[:, ::-1] if pair.trg_flip else trg
 
 
-def load_pair(pair: ImagePair, size: Size, *, detail: float = 0.0) -> LoadedPair:
-    """Decode both images and resize them to ``size`` (h, w); mirror images and annotations where the pair says so.
-
-    With ``detail``, their pixels are kept, too, see :func:`limit_detail`.
-    """
-    src, trg = read_pair(pair)
-    src_size, trg_size = src.shape[:2], trg.shape[:2]
+def annotate_pair(pair: ImagePair, src_size: Size, trg_size: Size) -> PairAnnotation:
+    """The annotation of a pair whose images have these sizes (h, w), mirrored where the pair says so."""
     src_kps, trg_kps, absent, trg_bbox = pair.src_kps_px, pair.trg_kps_px, pair.absent_px, pair.trg_bbox_px
     if pair.src_flip:
         src_kps, absent = mirror_px(src_kps, src_size), mirror_px(absent, src_size)
     if pair.trg_flip:
         trg_kps = mirror_px(trg_kps, trg_size)
         trg_bbox = None if trg_bbox is None else mirror_box_px(trg_bbox, trg_size)
+    return PairAnnotation(src_kps, trg_kps, absent, trg_bbox, src_size, trg_size, pair)
+
+
+def load_pair(pair: ImagePair, size: Size, *, detail: float = 0.0) -> LoadedPair:
+    """Decode both images and resize them to ``size`` (h, w); mirror images and annotations where the pair says so.
+
+    With ``detail``, their pixels are kept, too, see :func:`limit_detail`.
+    """
+    src, trg = read_pair(pair)
+    known = annotate_pair(pair, src.shape[:2], trg.shape[:2])
     return LoadedPair(
+        **{item.name: getattr(known, item.name) for item in fields(known)},
         src=to_tensor(src, size),
         trg=to_tensor(trg, size),
-        src_kps_px=src_kps,
-        trg_kps_px=trg_kps,
-        absent_px=absent,
-        trg_bbox_px=trg_bbox,
-        src_size=src_size,
-        trg_size=trg_size,
-        pair=pair,
         src_pixels=limit_detail(src, size, detail) if detail else None,
         trg_pixels=limit_detail(trg, size, detail) if detail else None,
     )

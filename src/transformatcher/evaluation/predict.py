@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from transformatcher.coords import norm_to_px
-from transformatcher.data.pairs import LoadedPair, collate, load_pair, stack_points
+from transformatcher.data.pairs import LoadedPair, PairAnnotation, collate, load_pair, stack_points
 from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError
 from transformatcher.inference.coarse_to_fine import CoarseToFine
@@ -51,6 +51,8 @@ class Prediction:
     trg_bbox: list[float] | None  # x0, y0, x1, y1
     difficulty: dict[str, int]  # factor → index into LEVELS
     cycle_error: list[float] = field(default_factory=list)  # in [-1, 1]²: source → target → source
+    # Of each keypoint, the index in these lists of its twin on the other side of the object; -1 without a visible one.
+    twins: list[int] = field(default_factory=list)
     # Keypoints of the source that the target does not show: whatever is predicted for them is wrong.
     absent_kps: list[list[float]] = field(default_factory=list)
     absent_peak: list[float] = field(default_factory=list)
@@ -225,23 +227,34 @@ def predict_batch(
         index = np.flatnonzero(item.pair.visible)
         absent = tensors.src_kps_norm.shape[1] + np.arange(len(item.absent_px))
         yield Prediction(
-            name=item.pair.name,
-            category=item.pair.category,
-            src_size=list(item.src_size),
-            trg_size=list(item.trg_size),
-            kp_index=index.tolist(),
-            src_kps=item.src_kps_px[index].round(4).tolist(),
-            trg_kps=item.trg_kps_px[index].round(4).tolist(),
+            **truth(item),
             pred_kps=norm_to_px(trg_norm[row, index], item.trg_size).round(4).tolist(),
             peak=peak[row, index].round(6).tolist(),
             cycle_error=cycle_error[row, index].round(6).tolist(),
-            absent_kps=item.absent_px.round(4).tolist(),
             absent_peak=peak[row, absent].round(6).tolist(),
             absent_cycle_error=cycle_error[row, absent].round(6).tolist(),
-            trg_bbox=None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
-            difficulty=dict(item.pair.difficulty),
             **_cues(matches, row, index, absent),
         )
+
+
+def truth(item: PairAnnotation) -> dict[str, Any]:
+    """The fields of a :class:`Prediction` that are known before anything is predicted."""
+    index = np.flatnonzero(item.pair.visible)
+    row_of = {keypoint: row for row, keypoint in enumerate(index.tolist())}
+    twins = item.pair.twins
+    return {
+        "name": item.pair.name,
+        "category": item.pair.category,
+        "src_size": list(item.src_size),
+        "trg_size": list(item.trg_size),
+        "kp_index": index.tolist(),
+        "src_kps": item.src_kps_px[index].round(4).tolist(),
+        "trg_kps": item.trg_kps_px[index].round(4).tolist(),
+        "absent_kps": item.absent_px.round(4).tolist(),
+        "trg_bbox": None if item.trg_bbox_px is None else item.trg_bbox_px.round(4).tolist(),
+        "difficulty": dict(item.pair.difficulty),
+        "twins": [row_of.get(twins[keypoint], -1) for keypoint in index.tolist()] if twins else [],
+    }
 
 
 def _photos(
@@ -292,6 +305,10 @@ def _check_prediction(prediction: Prediction) -> None:
         raise ValueError("a keypoint is NaN or infinite")
     if len(prediction.trg_size) != 2 or not all(isinstance(side, int) and side > 0 for side in prediction.trg_size):
         raise ValueError(f"{prediction.trg_size} is not the size of an image")
+    if not all(isinstance(twin, int) and -1 <= twin < len(points[0]) for twin in prediction.twins):
+        raise ValueError(f"twins {prediction.twins} are not indices of its {len(points[0])} keypoints")
+    if len(prediction.twins) not in (0, len(points[0])):
+        raise ValueError(f"{len(prediction.twins)} twins of {len(points[0])} keypoints")
     if prediction.trg_bbox is not None and np.array(prediction.trg_bbox, dtype=np.float64).shape != (4,):
         raise ValueError(f"{prediction.trg_bbox} is not a box")
     if not all(isinstance(level, int) and 0 <= level < len(LEVELS) for level in prediction.difficulty.values()):

@@ -4,15 +4,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from transformatcher.coords import rescale_px
 from transformatcher.data.benchmarks import BENCHMARKS, PckThreshold
 from transformatcher.errors import InputError
+from transformatcher.evaluation.groups import LEVELS_OF, groups_of, twin_targets
 from transformatcher.evaluation.metrics import (
     ALPHAS,
     PCK_THRESHOLDS,
@@ -25,7 +27,6 @@ from transformatcher.evaluation.metrics import (
     reference_length,
 )
 from transformatcher.evaluation.predict import LEVELS, Prediction
-from transformatcher.evaluation.stored import read_eval_arguments
 from transformatcher.files import write_text
 from transformatcher.schema import Size
 
@@ -39,7 +40,9 @@ class _ScoredPair:
 
     category: str
     difficulty: Mapping[str, int]
+    groups: Mapping[str, str]  # factor → level, see evaluation/groups.py
     errors: Float[np.ndarray, " n"]
+    twin_errors: Float[np.ndarray, " n"]  # distances from the twins of the true points; NaN without a visible twin
     lengths: Mapping[PckThreshold, float]
 
 
@@ -55,7 +58,8 @@ def score(
         alphas: tolerances, as parts of the threshold's length.
 
     Returns:
-        What ``scores.json`` holds. Each ``pck`` table is threshold → α → ``per_pair``, ``per_point`` and ``ci95``.
+        What ``scores.json`` holds. Each ``pck`` table is threshold → α → ``per_pair``, ``per_point`` and their
+        intervals ``ci95`` and ``per_point_ci95``. ``twins`` is None where no twins are known.
     """
     pairs = [_in_frame(prediction, frame) for prediction in predictions]
     thresholds = [threshold for threshold in PCK_THRESHOLDS if all(threshold in pair.lengths for pair in pairs)]
@@ -79,7 +83,77 @@ def score(
         "pck": table(pairs),
         "per_category": by_group(lambda pair: pair.category),
         "difficulty": {factor: by_group(partial(_level, factor)) for factor in factors},
+        "groups": {
+            factor: {level: {"n_pairs": len(group), "pck": table(group)} for level, group in levels.items()}
+            for factor in LEVELS_OF
+            if (levels := _by_level(pairs, factor))
+        },
+        "twins": _twins(pairs, thresholds, alphas),
     }
+
+
+def _by_level(pairs: Sequence[_ScoredPair], factor: str) -> dict[str, list[_ScoredPair]]:
+    levels = {level: [pair for pair in pairs if pair.groups.get(factor) == level] for level in LEVELS_OF[factor]}
+    return {level: group for level, group in levels.items() if group}
+
+
+def _twins(
+    pairs: Sequence[_ScoredPair], thresholds: Sequence[PckThreshold], alphas: Sequence[float]
+) -> dict[str, Any] | None:
+    """Of the points whose twin on the other side is visible: the shares that are correct, on the twin, elsewhere."""
+    has_twin = np.concatenate([np.isfinite(pair.twin_errors) for pair in pairs])
+    if not has_twin.any():
+        return None
+
+    def cell(threshold: PckThreshold, alpha: float) -> dict[str, float | None]:
+        correct, on_twin = (
+            np.concatenate([correct_points(errors(pair), pair.lengths[threshold], alpha) for pair in pairs])
+            for errors in (attrgetter("errors"), attrgetter("twin_errors"))
+        )
+        right = 100 * float(correct[has_twin].mean())
+        taken = 100 * float((on_twin & ~correct)[has_twin].mean())
+        others = None if has_twin.all() else round(100 * float(correct[~has_twin].mean()), 3)
+        return {
+            "correct": round(right, 3), "on_twin": round(taken, 3), "elsewhere": round(100 - right - taken, 3),
+            "without_twin_correct": others,
+        }  # fmt: skip
+
+    return {
+        "n_points": int(has_twin.sum()),
+        "pck": {threshold: {f"{alpha:g}": cell(threshold, alpha) for alpha in alphas} for threshold in thresholds},
+    }
+
+
+def thresholds_of(predictions: Sequence[Prediction], frame: Size | None = PUBLISHED_FRAME) -> list[PckThreshold]:
+    """The thresholds that every pair has the boxes for."""
+    pairs = [_in_frame(prediction, frame) for prediction in predictions]
+    return [threshold for threshold in PCK_THRESHOLDS if all(threshold in pair.lengths for pair in pairs)]
+
+
+def correct_by_pair(
+    predictions: Sequence[Prediction], pck_threshold: PckThreshold, alpha: float, frame: Size | None = PUBLISHED_FRAME
+) -> list[Bool[np.ndarray, " _"]]:
+    """For each pair, which of its points are correct."""
+    pairs = [_in_frame(prediction, frame) for prediction in predictions]
+    _check_boxes(predictions, pairs, pck_threshold)
+    return [correct_points(pair.errors, pair.lengths[pck_threshold], alpha) for pair in pairs]
+
+
+def pair_groups(predictions: Sequence[Prediction]) -> dict[str, Int[np.ndarray, " _"]]:
+    """Indices of the predictions in each group: every category, and every level of every factor."""
+    names: dict[str, list[int]] = {}
+    for index, prediction in enumerate(predictions):
+        levels = {factor: LEVELS[level] for factor, level in prediction.difficulty.items()} | groups_of(prediction)
+        for name in (prediction.category, *(f"{factor}: {level}" for factor, level in levels.items())):
+            names.setdefault(name, []).append(index)
+    order = sorted(names, key=lambda name: (": " in name, *_group_order(name)))
+    return {name: np.array(names[name]) for name in order}
+
+
+def _group_order(name: str) -> tuple[str, int, str]:
+    factor, _, level = name.partition(": ")
+    levels = LEVELS_OF.get(factor, LEVELS)
+    return (factor, levels.index(level) if level in levels else 0, name)
 
 
 def labelled_points(
@@ -108,9 +182,7 @@ def pair_scores(
     predictions: Sequence[Prediction], pck_threshold: PckThreshold, alpha: float, frame: Size | None = PUBLISHED_FRAME
 ) -> Float[np.ndarray, " n"]:
     """PCK of each pair, in percent."""
-    pairs = [_in_frame(prediction, frame) for prediction in predictions]
-    _check_boxes(predictions, pairs, pck_threshold)
-    return np.array([100 * correct_points(pair.errors, pair.lengths[pck_threshold], alpha).mean() for pair in pairs])
+    return np.array([100 * pair.mean() for pair in correct_by_pair(predictions, pck_threshold, alpha, frame)])
 
 
 def tolerance_px(
@@ -139,7 +211,10 @@ def rank_by_error(
 def _in_frame(prediction: Prediction, frame: Size | None) -> _ScoredPair:
     size = (prediction.trg_size[0], prediction.trg_size[1])
     new = frame or size
-    true, predicted = (rescale_px(np.array(kps), size, new) for kps in (prediction.trg_kps, prediction.pred_kps))
+    true, predicted, twins = (
+        rescale_px(np.array(kps), size, new)
+        for kps in (prediction.trg_kps, prediction.pred_kps, twin_targets(prediction))
+    )
     bbox = None
     if prediction.trg_bbox is not None:
         bbox = rescale_px(np.array(prediction.trg_bbox).reshape(2, 2), size, new).reshape(4)
@@ -147,7 +222,9 @@ def _in_frame(prediction: Prediction, frame: Size | None) -> _ScoredPair:
     return _ScoredPair(
         category=prediction.category,
         difficulty=prediction.difficulty,
+        groups=groups_of(prediction),
         errors=point_errors(predicted, true),
+        twin_errors=point_errors(predicted, twins),
         lengths={threshold: length for threshold, length in lengths.items() if length is not None},
     )
 
@@ -162,11 +239,14 @@ def _cell(
     group: Sequence[_ScoredPair], pck_threshold: PckThreshold, alpha: float, weights: Float[np.ndarray, "resamples n"]
 ) -> dict[str, Any]:
     correct = [correct_points(pair.errors, pair.lengths[pck_threshold], alpha) for pair in group]
-    low, high = bootstrap_ci95(np.array([100 * pair.mean() for pair in correct]), weights)
+    by_pair = np.array([100 * pair.mean() for pair in correct])
+    counts = np.array([len(pair) for pair in correct])
+    by_point = (weights @ (by_pair * counts)) / (weights @ counts)
     return {
         "per_pair": round(pck_per_pair(correct), 3),
         "per_point": round(pck_per_point(correct), 3),
-        "ci95": [round(low, 3), round(high, 3)],
+        "ci95": [round(value, 3) for value in bootstrap_ci95(by_pair, weights)],
+        "per_point_ci95": [round(float(value), 3) for value in np.percentile(by_point, [2.5, 97.5])],
     }
 
 
@@ -184,21 +264,23 @@ def published_threshold(benchmark: str) -> PckThreshold:
     return BENCHMARKS[benchmark].pck_threshold if benchmark in BENCHMARKS else "img"
 
 
-def primary_metric(scores: Mapping[str, Any], out: Path, pck_threshold: str = "auto") -> tuple[PckThreshold, str]:
+def primary_metric(
+    scores: Mapping[str, Any], arguments: Mapping[str, Any], pck_threshold: str = "auto"
+) -> tuple[PckThreshold, str]:
     """The threshold and α to show where there is room for one number only.
 
     Args:
         scores: from :func:`score`.
-        out: the folder of the predictions.
-        pck_threshold: one of those in ``scores``; ``auto`` for the published one of the benchmark in ``out/run.json``,
-            or ``img`` where that needs boxes that are missing.
+        arguments: of the run that predicted, which name the benchmark.
+        pck_threshold: one of those in ``scores``; ``auto`` for the published one of the benchmark, or ``img`` where
+            that needs boxes that are missing.
 
     Returns:
         The threshold, and the α 0.1 or else the largest.
     """
     thresholds = list(scores["pck"])
     if pck_threshold == "auto":
-        published = published_threshold(read_eval_arguments(out).get("benchmark", ""))
+        published = published_threshold(arguments.get("benchmark", ""))
         pck_threshold = published if published in thresholds else "img"
     if pck_threshold not in thresholds:
         raise InputError(
@@ -209,10 +291,9 @@ def primary_metric(scores: Mapping[str, Any], out: Path, pck_threshold: str = "a
     return cast(PckThreshold, pck_threshold), "0.1" if "0.1" in alphas else alphas[-1]
 
 
-def score_warnings(predictions: Sequence[Prediction], out: Path) -> list[str]:
+def score_warnings(predictions: Sequence[Prediction], arguments: Mapping[str, Any]) -> list[str]:
     """What a reader of the scores should know: how crops were made, missing pairs or boxes, points outside an image."""
     found = []
-    arguments = read_eval_arguments(out)
     expected = arguments.get("n_pairs", len(predictions))
     if expected != len(predictions):
         found.append(f"unfinished: {len(predictions)} of {expected} pairs are predicted so far")
@@ -265,6 +346,11 @@ def parse_frame(text: str) -> Size | None:
     if not 1 <= len(parts) <= 2 or not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(f"frame {text!r}: expected 'original', a side such as 240, or HEIGHTxWIDTH")
     return int(parts[0]), int(parts[-1])
+
+
+def parse_frames(text: str) -> list[Size | None]:
+    """``all`` → the published frame and the original pixels; else one frame."""
+    return [PUBLISHED_FRAME, None] if text == "all" else [parse_frame(text)]
 
 
 def parse_alphas(values: Iterable[float]) -> list[float]:

@@ -4,7 +4,7 @@ images (b, 3, h, w) → features [(b, c, hl, wl)] → correlation (b, l, hs, ws,
 → flow (b, 2·hs, 2·ws, 2) → keypoints (b, n, 2). Each arrow is one part, passed to the constructor, and can be replaced.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,8 @@ class TransforMatcher(nn.Module):
         self.readout = readout
         self.sampler = sampler
         self.train_sampler = train_sampler or sampler
+        # Called as (backbone, images) in place of the backbone; a training sets it that keeps those of a frozen one.
+        self.feature_cache: Callable[[nn.Module, Tensor], Features] | None = None
 
     def forward(self, src: Float[Tensor, "b 3 h w"], trg: Float[Tensor, "b 3 h2 w2"]) -> Flow:
         """Images of both sides, normalised with ImageNet's mean and deviation → dense flow from source to target."""
@@ -61,7 +63,8 @@ class TransforMatcher(nn.Module):
     def encode(self, images: Float[Tensor, "b 3 h w"]) -> Features:
         """Images → features. They depend on one image alone, so callers may cache them."""
         weight = next(self.backbone.parameters(), images)
-        return self.backbone(images.to(weight.dtype))
+        images = images.to(weight.dtype)
+        return self.backbone(images) if self.feature_cache is None else self.feature_cache(self.backbone, images)
 
     def match(self, src: Features, trg: Features) -> Flow:
         """Features of both sides → dense flow from source to target."""

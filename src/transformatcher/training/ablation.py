@@ -92,7 +92,7 @@ def run_study(
         run_task(task, study.measure, device, keep_weights)
         on_progress(number, len(tasks), _describe_result(task))
     for row in wanted:
-        _measure_cost(row, out / row.folder / COST, device)
+        measure_cost(row, out / row.folder / COST, device)
     return write_table(study, out, command)
 
 
@@ -132,7 +132,7 @@ def _describe_result(task: Task) -> str:
     return f"{task.row.label}, seed {task.seed}: {', '.join(scores)}"
 
 
-def _measure_cost(row: StudyRow, path: Path, device: torch.device) -> None:
+def measure_cost(row: StudyRow, path: Path, device: torch.device) -> None:
     """Time, memory and operations of a row's model, unless they were measured before."""
     model = to_plain(row.config.model)
     if not path.is_file() or read_json(path).get("model") != model:

@@ -7,7 +7,7 @@ import torch
 
 from transformatcher.config import ModelConfig, RunConfig
 from transformatcher.errors import InputError
-from transformatcher.inference.checkpoint import load_checkpoint
+from transformatcher.inference.checkpoint import SHIPPED, load_checkpoint
 from transformatcher.models.backbones.weights import load_backbone_weights
 from transformatcher.models.build import build_matcher
 from transformatcher.models.transformatcher import TransforMatcher
@@ -19,7 +19,7 @@ def init_model(config: RunConfig) -> TransforMatcher:
     settings = config.train
     model = build_matcher(config.model)
     if settings.init_from:
-        other, _ = load_checkpoint(Path(settings.init_from))
+        other, _ = load_checkpoint(SHIPPED if settings.init_from == "shipped" else Path(settings.init_from))
         load_strictly(model, other.state_dict(), settings.init_from)
     elif settings.backbone_weights:
         load_backbone_weights(model.backbone, settings.backbone_weights)

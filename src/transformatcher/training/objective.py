@@ -1,6 +1,6 @@
 """Batch → loss and gradients."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import cast
 
@@ -53,14 +53,35 @@ class Objective(nn.Module):
         return loss
 
 
-def loss_and_gradients(objective: nn.Module, batch: PairBatch) -> Tensor:
-    """The loss of a batch; its gradients replace the parameters' old ones."""
+def loss_and_gradients(objective: nn.Module, batch: PairBatch, accumulate: int = 1) -> Tensor:
+    """The loss of a batch; its gradients replace the parameters' old ones.
+
+    Args:
+        objective: the loss.
+        batch: of pairs.
+        accumulate: equal parts of the batch that are computed one after the other, so that the memory is that of one
+            part. Loss and gradients are those of the whole batch; only batch norms in training mode see the parts.
+    """
     for parameter in objective.parameters():
         if parameter.grad is not None:
             parameter.grad.zero_()
-    loss: Tensor = objective(batch)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
+    total = batch.src.new_zeros(())
+    counted = batch.visible.any(dim=1)  # pairs that the loss is the mean over
+    for part, part_counted in zip(split_batch(batch, accumulate), counted.chunk(accumulate), strict=True):
+        loss: Tensor = objective(part)
+        if accumulate > 1:
+            loss = loss * (part_counted.sum() / counted.sum().clamp(min=1))
+        loss.backward()  # type: ignore[no-untyped-call]
+        total = total + loss.detach()
+    return total
+
+
+def split_batch(batch: PairBatch, parts: int) -> list[PairBatch]:
+    """A batch → parts of the same size."""
+    if len(batch.src) % parts:
+        raise ValueError(f"a batch of {len(batch.src)} pairs cannot be divided into {parts} parts")
+    pieces = {item.name: getattr(batch, item.name).chunk(parts) for item in fields(batch)}
+    return [PairBatch(**{name: chunks[i] for name, chunks in pieces.items()}) for i in range(parts)]
 
 
 class CudaGraphLoss:
@@ -69,15 +90,16 @@ class CudaGraphLoss:
     Args:
         objective: the loss.
         example: a batch. All others must have its shapes.
+        accumulate: see :func:`loss_and_gradients`.
     """
 
     INPUTS = ("src", "trg", "src_kps_norm", "trg_kps_norm", "visible")
 
-    def __init__(self, objective: nn.Module, example: PairBatch) -> None:
+    def __init__(self, objective: nn.Module, example: PairBatch, accumulate: int = 1) -> None:
         self.batch = replace(example, **{name: getattr(example, name).clone() for name in self.INPUTS})
         # The warm-up before the capture must not change the running statistics of batch norms.
         before = [buffer.clone() for buffer in objective.buffers()]
-        self.replay = capture_cuda_graph(partial(loss_and_gradients, objective, self.batch))
+        self.replay = capture_cuda_graph(partial(loss_and_gradients, objective, self.batch, accumulate))
         for buffer, value in zip(objective.buffers(), before, strict=True):
             buffer.copy_(value)
 

@@ -61,7 +61,8 @@ class RunLog:
         write_text(self.out / METRICS, "".join(json.dumps(entry) + "\n" for entry in metrics))
         if self.tensorboard is not None:
             entry = metrics[-1]
-            self.tensorboard.add_scalar("loss/epoch", entry["loss"], entry["step"])
+            if entry["loss"] is not None:
+                self.tensorboard.add_scalar("loss/epoch", entry["loss"], entry["step"])
             for name, pck in entry["pck"].items():
                 self.tensorboard.add_scalar(f"pck@0.1/{name}", pck["0.1"], entry["step"])
 

@@ -27,7 +27,12 @@ class TrainingState:
     best_epoch: int = -1
     seconds: float = 0.0  # of training so far
     pairs: str = ""  # a hash of what is trained on; empty in states of earlier versions
-    metrics: list[dict[str, Any]] = field(default_factory=list)  # one entry for each validation
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # one entry for each validation, the first of the start
+
+    @property
+    def start(self) -> float | None:
+        """The score before the first step; None in runs that did not measure it."""
+        return float(self.metrics[0]["score"]) if self.metrics and self.metrics[0]["step"] == 0 else None
 
 
 def save_state(

@@ -1,7 +1,8 @@
 """Config → trained model: one loop that can be killed at any moment and resumed.
 
-A run folder holds run.json (config, versions), metrics.jsonl (one line for each validation), last.safetensors (the
-state to resume from), best/ (the checkpoint with the highest validation score), curves.png and pictures/.
+A run folder holds run.json (config, versions), metrics.jsonl (one line for each validation, the first for the start),
+last.safetensors (the state to resume from), best/ (the checkpoint with the highest validation score), curves.png and
+pictures/, and features/ where those of a frozen backbone are kept.
 """
 
 import math
@@ -32,6 +33,7 @@ from transformatcher.models.transformatcher import TransforMatcher
 from transformatcher.run_folder import RUN, Run, check_run_folder, write_run
 from transformatcher.schema import PairBatch
 from transformatcher.training.distributed import DistributedContext
+from transformatcher.training.feature_cache import FeatureCache
 from transformatcher.training.model import dry_run, init_model
 from transformatcher.training.objective import CudaGraphLoss, Objective, loss_and_gradients
 from transformatcher.training.optim import EMA, lr_factor, make_optimizer
@@ -41,10 +43,17 @@ from transformatcher.training.sources import fingerprint_sources, load_source
 from transformatcher.training.state import TrainingState, load_state, save_state
 from transformatcher.training.validation import evaluate_pck, load_validation_set
 
-LAST, BEST = "last.safetensors", "best"
+LAST, BEST, FEATURES = "last.safetensors", "best", "features"
 # Settings that may change when a run is resumed: where files are and how they are read, but nothing that
 # changes the results.
-RESUMABLE_KEYS = ("data.root", "data.image_cache", "data.threads", "data.workers", "train.save_every")
+RESUMABLE_KEYS = (
+    "data.root",
+    "data.image_cache",
+    "data.threads",
+    "data.workers",
+    "train.save_every",
+    "train.feature_cache_gb",
+)
 LOG_EVERY = 20  # steps between readings of the loss; each reading waits for the device
 
 ProgressCallback = Callable[[int, int, str], None]  # pairs done, pairs in total, a message
@@ -91,7 +100,10 @@ class Trainer:
         self.ema = EMA(self.model, settings.ema_decay) if settings.ema_decay else None
         if settings.batch_norm == "frozen" or settings.lr_backbone == 0:
             cast(Backbone, self.model.backbone).freeze_norms()
-        self.compute_loss: Callable[[PairBatch], Tensor] = partial(loss_and_gradients, self.objective)
+        self._cache_features()
+        self.compute_loss: Callable[[PairBatch], Tensor] = partial(
+            loss_and_gradients, self.objective, accumulate=settings.accumulate
+        )
         self.optimizer = make_optimizer(self.model, settings, device)
 
         self.sources = [load_source(item, data, settings.seed) for item in data.train]
@@ -113,6 +125,17 @@ class Trainer:
         if settings.batch_norm == "train" and device.type == "cuda":
             objective = nn.SyncBatchNorm.convert_sync_batchnorm(objective)  # type: ignore[no-untyped-call]
         return DistributedDataParallel(objective, broadcast_buffers=False)
+
+    def _cache_features(self) -> None:
+        """Compute each image once, where the backbone and the images stay as they are and computing takes long."""
+        settings, data = self.config.train, self.config.data
+        varied = data.p_color or data.p_crop or data.p_object_crop
+        if settings.lr_backbone or varied or self.device.type != "cpu" or not settings.feature_cache_gb:
+            return
+        cache = FeatureCache(self.out / FEATURES, int(settings.feature_cache_gb * 1e9))
+        self.model.feature_cache = cache
+        if self.ema is not None:
+            cast(TransforMatcher, self.ema.module).feature_cache = cache
 
     def _make_batches(self) -> BatchLoader:
         data, batch_size = self.config.data, self.config.train.batch_size
@@ -142,10 +165,11 @@ class Trainer:
         started = time.monotonic() - state.seconds
         with self.stop.catch_signals(), self.log.open(state.step):
             if state.step == 0:
+                self._measure_start()
                 self._draw_matches("start")
             if self.device.type == "cuda" and self.distributed.world_size == 1:
                 self.model.train()
-                self.compute_loss = CudaGraphLoss(self.objective, self.batches.first())
+                self.compute_loss = CudaGraphLoss(self.objective, self.batches.first(), self.config.train.accumulate)
             for batch in self.batches.stream(state.epoch, state.batch, settings.epochs):
                 loss = self.step(batch)
                 state.seconds = time.monotonic() - started
@@ -233,6 +257,12 @@ class Trainer:
         """PCK of every validation set; the processes share the work."""
         return evaluate_pck(self.evaluated_model.eval(), self.validation_sets, self.device, self.distributed)
 
+    def _measure_start(self) -> None:
+        """Validate what the run starts from, so that nobody has to guess whether it gained anything."""
+        pck = self.validate()
+        self.state.metrics.append({**self._entry(pck), "loss": None})  # written with the first epoch's
+        self._show(f"start, {describe_pck(pck)}\n")
+
     def _finish_epoch(self, started: float) -> bool:
         """Go to the next epoch; validate and save if this one's turn has come. Returns whether it had."""
         self._read_losses()
@@ -249,8 +279,7 @@ class Trainer:
         self.log.add_validation(state.metrics)
         self.save()
 
-        scores = ", ".join(f"{name} {at['0.05']:.1f} / {at['0.1']:.1f}" for name, at in pck.items())
-        self._show(f"epoch {state.epoch}, loss {state.metrics[-1]['loss']:.4f}, {scores}\n")
+        self._show(f"epoch {state.epoch}, loss {state.metrics[-1]['loss']:.4f}, {describe_pck(pck)}\n")
         if state.epoch == 1 or last:
             self._draw_matches("last" if last else "early")
         if last or state.epoch in (1, 2, 5) or state.epoch % 10 == 0:
@@ -259,25 +288,29 @@ class Trainer:
 
     def _record(self, pck: Mapping[str, Mapping[str, float]]) -> bool:
         """Append a validation to the metrics and start a new mean loss; returns whether it is the best so far."""
-        state, settings = self.state, self.config.train
-        score = float(np.mean([at[f"{alpha:g}"] for at in pck.values() for alpha in settings.select_alphas]))
-        state.metrics.append(
-            {
-                "epoch": state.epoch,
-                "step": state.step,
-                "pairs": state.step * settings.batch_size,
-                "loss": self._mean_loss(),
-                "lr": self.optimizer.param_groups[0]["lr"],
-                "score": score,
-                "pck": pck,
-                "seconds": round(state.seconds, 1),
-            }
-        )
+        state = self.state
+        entry = self._entry(pck)
+        state.metrics.append(entry)
         state.loss_sum = 0.0
-        improved = score > state.best
+        score = entry["score"]
+        improved = bool(score > state.best)
         if improved:
             state.best, state.best_epoch = score, state.epoch
         return improved
+
+    def _entry(self, pck: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+        """The line of metrics.jsonl for a validation now."""
+        state, settings = self.state, self.config.train
+        return {
+            "epoch": state.epoch,
+            "step": state.step,
+            "pairs": state.step * settings.batch_size,
+            "loss": self._mean_loss(),
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "score": float(np.mean([at[f"{alpha:g}"] for at in pck.values() for alpha in settings.select_alphas])),
+            "pck": pck,
+            "seconds": round(state.seconds, 1),
+        }
 
     def _draw_matches(self, name: str) -> None:
         first = self.validation_sets[0].batches[0][0]
@@ -302,11 +335,22 @@ class Trainer:
         self.state.pairs = pairs
 
 
+def describe_pck(pck: Mapping[str, Mapping[str, float]]) -> str:
+    """PCK of validation sets at 0.05 and 0.1 → ``PF-PASCAL-val 41.9 / 57.7``."""
+    return ", ".join(f"{name} {at['0.05']:.1f} / {at['0.1']:.1f}" for name, at in pck.items())
+
+
 def check_settings(config: RunConfig, world_size: int) -> None:
     """Raise an InputError for settings that fail later, before anything is loaded."""
     settings = config.train
     if settings.batch_size % world_size:
         raise InputError(f"train.batch_size = {settings.batch_size} cannot be divided among {world_size} processes")
+    share = settings.batch_size // world_size
+    if share % settings.accumulate:
+        raise InputError(
+            f"train.batch_size = {settings.batch_size}: the {share} pairs of a process cannot be "
+            f"divided into train.accumulate = {settings.accumulate} equal parts"
+        )
     if not settings.select_alphas or not set(settings.select_alphas) <= set(ALPHAS):
         raise InputError(
             f"train.select_alphas = {list(settings.select_alphas)}: choose some of {', '.join(map(str, ALPHAS))}"

@@ -13,11 +13,11 @@ from transformatcher.viz.canvas import SEQUENTIAL, no_math
 
 
 def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
-    """Loss and validation PCK of a training run against the pairs it has seen."""
+    """Loss and validation PCK of a training run against the pairs it has seen; dotted: PCK of what it started from."""
     figure = Figure(figsize=(9, 3.4), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2)
     pairs = [row["pairs"] for row in metrics]
-    left.plot(pairs, [row["loss"] for row in metrics], color="black", marker=".")
+    left.plot(pairs, [np.nan if row["loss"] is None else row["loss"] for row in metrics], color="black", marker=".")
     left.set_ylabel("training loss")
     names = list(metrics[0]["pck"]) if metrics else []
     colours = [mpl.colormaps[SEQUENTIAL](x) for x in np.linspace(0, 0.85, max(len(names), 1))]
@@ -25,6 +25,8 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure
         for alpha, style in (("0.1", "-"), ("0.05", "--")):
             values = [row["pck"][name][alpha] for row in metrics]
             right.plot(pairs, values, style, color=colour, marker=".", label=no_math(f"{name} @ {alpha}"))
+            if metrics[0]["pairs"] == 0:
+                right.axhline(values[0], color=colour, ls=":", lw=1)
     right.set_ylabel("validation PCK (%)")
     if names:
         right.legend(fontsize=7)
@@ -100,6 +102,119 @@ def plot_scores(scores: Mapping[str, Any], pck_threshold: str, alpha: str, title
         axis.grid(axis="y", alpha=0.3)
     counts = f"({scores['n_pairs']} pairs, {scores['n_points']} points)"
     figure.suptitle(f"{no_math(title)}  {counts}".strip(), fontsize=10)
+    return figure
+
+
+def plot_groups(scores: Mapping[str, Any], pck_threshold: str, alpha: str, title: str = "") -> Figure:
+    """PCK of the groups of pairs by difficulty and other factors, with 95 % intervals; beside it, left/right twins."""
+    factors = {name: dict(levels) for name, levels in scores["difficulty"].items()}
+    factors |= {name: {key: cell["pck"] for key, cell in levels.items()} for name, levels in scores["groups"].items()}
+    rows = [
+        (name, level, table[pck_threshold][alpha])
+        for name, levels in factors.items()
+        for level, table in levels.items()
+    ]
+    twins = scores["twins"]
+    figure = Figure(figsize=(7 if twins is None else 10, 1.4 + 0.24 * max(len(rows), 6)), dpi=110, layout="constrained")
+    panels = figure.subplots(
+        1, 1 if twins is None else 2, width_ratios=None if twins is None else [1.6, 1], squeeze=False
+    )
+    left = panels[0, 0]
+    colours = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, max(len(factors), 1)))
+    for position, (name, _, cell) in enumerate(rows):
+        low, high = cell["ci95"]
+        colour = colours[list(factors).index(name)]
+        left.plot([low, high], [position, position], color=colour, lw=2)
+        left.plot(cell["per_pair"], position, "o", color=colour)
+    left.axvline(scores["pck"][pck_threshold][alpha]["per_pair"], color="black", lw=1, ls="--")
+    left.set_yticks(range(len(rows)), [no_math(f"{name}: {level}") for name, level, _ in rows], fontsize=8)
+    left.invert_yaxis()
+    left.set(xlabel=f"PCK @ {alpha}, {pck_threshold} (%); dashed: all pairs", xlim=(0, 100))
+    left.grid(axis="x", alpha=0.3)
+    if not rows:
+        left.text(50, 0, "no groups are known of these pairs", ha="center")
+    if twins is not None:
+        _plot_twins(panels[0, 1], twins["pck"][pck_threshold][alpha], f"{twins['n_points']} points with a visible twin")
+    figure.suptitle(no_math(title), fontsize=10)
+    return figure
+
+
+def _plot_twins(axis: Axes, cell: Mapping[str, float | None], label: str) -> None:
+    """Shares of points that are on the true point, on its twin and elsewhere, as bars."""
+    names = {"correct": "on the true point", "on_twin": "on its twin", "elsewhere": "elsewhere"}
+    values = [cell[key] or 0.0 for key in names]
+    colours = mpl.colormaps[SEQUENTIAL]([0.35, 0.65, 0.9])
+    axis.bar_label(axis.bar(range(len(names)), values, color=colours), fmt="%.1f", fontsize=9)
+    axis.set_xticks(range(len(names)), list(names.values()), fontsize=8)
+    axis.set(ylim=(0, 105), ylabel="% of points")
+    axis.set_title(f"left/right: {label}", fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def plot_comparison(comparison: Mapping[str, Any], pck_threshold: str, alpha: str) -> Figure:
+    """PCK of every pair by both methods, as circles of an area by the number of pairs; beside it, groups of pairs."""
+    a, b = (no_math(comparison[key]) for key in "ab")
+    groups = list(comparison["groups"].items())
+    figure = Figure(figsize=(11, max(4.6, 1.2 + 0.2 * len(groups))), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    pairs = comparison["pairs"][pck_threshold][alpha]
+    points, counts = np.unique([(row["b"], row["a"]) for row in pairs], axis=0, return_counts=True)
+    colours = mpl.colormaps[SEQUENTIAL]([0.2, 0.6])
+    left.plot([0, 100], [0, 100], color="grey", ls=":")
+    left.scatter(*points.T, s=14 * counts, color=colours[0], alpha=0.45, lw=0)
+    left.set(
+        xlabel=f"{b}: PCK of a pair (%)",
+        ylabel=f"{a}: PCK of a pair (%)",
+        aspect="equal",
+        xlim=(-4, 104),
+        ylim=(-4, 104),
+    )
+    wins = [sum(row["a"] > row["b"] for row in pairs), sum(row["a"] < row["b"] for row in pairs)]
+    left.set_title(f"{a} better on {wins[0]} pairs, {b} on {wins[1]}, equal on {len(pairs) - sum(wins)}", fontsize=9)
+    left.grid(alpha=0.3)
+    total = comparison["pck"][pck_threshold][alpha]
+    rows = [("all pairs", total), *((no_math(name), group[pck_threshold][alpha]) for name, group in groups)]
+    for position, (_, cell) in enumerate(rows):
+        right.plot(cell["ci95"], [position, position], color=colours[1], lw=2)
+        right.plot(cell["difference"], position, "o", color="black" if position == 0 else colours[1], ms=4)
+    right.axvline(0, color="grey", ls=":")
+    right.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=7)
+    right.invert_yaxis()
+    right.set_xlabel(f"{a} minus {b}, PCK @ {alpha}, {pck_threshold} (points)")
+    right.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def plot_layers(data: Mapping[str, Any]) -> Figure:
+    """PCK of each two layers of a backbone as a map, its diagonal the layers alone; beside it, these with intervals.
+
+    Args:
+        data: what ``layers.json`` holds.
+    """
+    pck, names = np.array(data["pck"]), [str(layer) for layer in data["layers"]]
+    figure = Figure(figsize=(11, 4.4), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    image = left.imshow(pck, cmap=SEQUENTIAL)
+    middle = (pck.min() + pck.max()) / 2
+    for (row, column), value in np.ndenumerate(pck) if len(names) <= 14 else ():
+        colour = "black" if value > middle else "white"
+        left.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+    left.set_xticks(range(len(names)), names)
+    left.set_yticks(range(len(names)), names)
+    left.set(xlabel="layer", ylabel="layer", title="two layers; on the diagonal, one")
+    figure.colorbar(image, ax=left, label="PCK (%)")
+    own, (low, high) = pck.diagonal(), np.array(data["ci95"])[range(len(names)), range(len(names))].T
+    right.errorbar(range(len(names)), own, yerr=[own - low, high - own], fmt="o", color="black", capsize=2)
+    right.axhline(data["all_layers"], color="black", ls="--", lw=1, label="all layers")
+    right.axhline(pck.max(), color="tab:red", ls=":", lw=1, label="the best two")
+    right.set_xticks(range(len(names)), names)
+    right.set(xlabel="layer", ylabel="PCK (%)", title="one layer", ylim=(0, None))
+    right.grid(axis="y", alpha=0.3)
+    right.legend(fontsize=8)
+    size = "×".join(map(str, data["image_size"]))
+    title = f"{data['backbone']}, {size}, {data['data']}, {data['n_pairs']} pairs, "
+    title += f"{data['pck_threshold']} @ {data['alpha']:g}"
+    figure.suptitle(no_math(title), fontsize=10)
     return figure
 
 

@@ -15,6 +15,7 @@ from transformatcher.evaluation.analysis.failures import gallery_page, worst_pai
 from transformatcher.evaluation.analysis.nonlocality_run import summarise, write_summary
 from transformatcher.evaluation.analysis.report import collect_inputs, render_report
 from transformatcher.evaluation.analysis.run_folders import read_eval
+from transformatcher.evaluation.compare import compare
 from transformatcher.run_folder import Run, write_run
 
 NAMES = ("000000-a-b:cat", "000001-b-a:cat")
@@ -50,7 +51,9 @@ def write_everything(tmp_path: Path, folder: Path, spair_root: Path) -> list[Pat
     (tmp_path / "ablation" / "ablation.json").write_text(json.dumps(ablation))
     (tmp_path / "bench.json").write_text(json.dumps(BENCH))
     write_image(tmp_path / "attention.png")
-    names = ("training", "nonlocality", "ablation", "bench.json", "attention.png")
+    comparison = compare(run.predictions, [prediction(name, 30.0) for name in NAMES], names=("mine", "<theirs>"))
+    (tmp_path / "against-theirs.json").write_text(json.dumps(comparison))
+    names = ("against-theirs.json", "training", "nonlocality", "ablation", "bench.json", "attention.png")
     return [folder.parent, *(tmp_path / name for name in names)]
 
 
@@ -71,10 +74,13 @@ class TestReport:
         ):  # fmt: skip
             assert command in text, command
         assert "88.0 ± 0.5" in text
+        assert "Comparison: mine against &lt;theirs&gt;" in text
         assert "Does it teach &lt; much?" in text
         assert "Best is epoch 2: a 40.0 / 60.0" in text
         assert "Does Φ rise with difficulty?" in text
-        assert len(page.images) == 9  # scores, costs, curves, ablation, two of nonlocality, two failures, a picture
+        assert (
+            len(page.images) == 11
+        )  # scores and groups, comparison, costs, curves, ablation, two of nonlocality, two failures, a picture
 
     def test_folders_of_the_same_name(self, folder, tmp_path):
         other = write_eval(tmp_path / "elsewhere" / "mine", [prediction(NAMES[0], 2.0)])

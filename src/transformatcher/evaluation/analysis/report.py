@@ -37,11 +37,20 @@ from transformatcher.evaluation.analysis.run_folders import (
     read_eval,
 )
 from transformatcher.evaluation.analysis.tables import Section, Table, number
-from transformatcher.evaluation.scores import score_warnings
+from transformatcher.evaluation.compare import is_comparison, verdict
+from transformatcher.evaluation.groups import describe_levels
+from transformatcher.evaluation.scores import primary_metric, score_warnings
 from transformatcher.evaluation.stored import Ablation, Nonlocality, checked
 from transformatcher.files import read_json
 from transformatcher.run_folder import format_command, read_arguments
-from transformatcher.viz.plots import plot_ablation, plot_costs, plot_curves, plot_scores
+from transformatcher.viz.plots import (
+    plot_ablation,
+    plot_comparison,
+    plot_costs,
+    plot_curves,
+    plot_groups,
+    plot_scores,
+)
 
 METRICS, ABLATION = "metrics.jsonl", "ablation.json"
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
@@ -56,6 +65,7 @@ class ReportInputs:
     trainings: list[Path] = field(default_factory=list)
     ablations: list[Mapping[str, Any]] = field(default_factory=list)
     nonlocalities: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    comparisons: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     galleries: list[tuple[str, failures.Gallery]] = field(default_factory=list)
     pictures: list[Path] = field(default_factory=list)
 
@@ -87,9 +97,9 @@ def _add_folder(path: Path, inputs: ReportInputs) -> bool:
         inputs.evals.append(read_eval(path))
     if (path / METRICS).is_file():
         inputs.trainings.append(path)
-    for name in (ABLATION, SUMMARY, failures.PAGE):
-        if (path / name).is_file():
-            _add_file(path / name, inputs)
+    for file in [*(path / name for name in (ABLATION, SUMMARY, failures.PAGE)), *sorted(path.glob("*against-*.json"))]:
+        if file.is_file():
+            _add_file(file, inputs)
     return _count(inputs) > before
 
 
@@ -115,6 +125,8 @@ def _add_file(path: Path, inputs: ReportInputs) -> bool:
         elif isinstance(data, dict) and {"layers", "convolutions", "uniform"} <= set(data):
             summary = checked(Nonlocality, data, path, "run transformatcher analyse nonlocality again")
             inputs.nonlocalities.append((path.parent.name, summary))
+        elif is_comparison(data):
+            inputs.comparisons.append((path.stem, data))
     elif suffix == ".html":
         gallery = failures.read_gallery(path)
         if gallery is not None:
@@ -145,6 +157,7 @@ def render_report(
     jobs: list[Callable[[], PageSection]] = []
     jobs += [partial(_table, table) for table in result_tables(inputs.evals, [bench for _, bench in inputs.benches])]
     jobs += [partial(_evaluation, run) for run in inputs.evals]
+    jobs += [partial(_comparison, name, data) for name, data in inputs.comparisons]
     jobs += [partial(_costs, name, bench) for name, bench in inputs.benches]
     jobs += [partial(_training, folder) for folder in inputs.trainings]
     jobs += [partial(_ablation, data) for data in inputs.ablations]
@@ -182,27 +195,57 @@ def _evaluation(run: EvalRun) -> PageSection:
     rows = []
     for threshold, cells in scores["pck"].items():
         for alpha, cell in cells.items():
-            low, high = cell["ci95"]
-            interval = f"{low:.1f} – {high:.1f}"
-            rows.append([threshold, alpha, number(cell["per_pair"]), interval, number(cell["per_point"])])
+            intervals = [f"{low:.1f} – {high:.1f}" for low, high in (cell["ci95"], cell["per_point_ci95"])]
+            values = [number(cell[key]) for key in ("per_pair", "per_point")]
+            rows.append([threshold, alpha, values[0], intervals[0], values[1], intervals[1]])
     table = Table(
         slug(name),
         f"PCK of {run.model} on {run.data}",
-        ["threshold", "α", "per pair", "95 % interval", "per point"],
+        ["threshold", "α", "per pair", "95 % interval", "per point", "95 % interval"],
         [Section(rows)],
         [
             f"{scores['n_pairs']} pairs, {scores['n_points']} points. {PROTOCOL}",
-            *score_warnings(run.predictions, run.folder),
+            *score_warnings(run.predictions, run.arguments),
         ],
     )
     alpha = "0.1" if "0.1" in scores["pck"][pck_threshold] else next(iter(scores["pck"][pck_threshold]))
     alt = f"PCK against tolerance, and by category at {alpha} ({pck_threshold}), of {name}"
+    where = (
+        f"PCK at {alpha} ({pck_threshold}) of groups of pairs, and where points with a left or right twin go, of {name}"
+    )
+    levels = [describe_levels(factor) for factor in scores["groups"]]
     blocks: list[Block] = [
         embed_plot(plot_scores(scores, pck_threshold, alpha, title=name), alt),
+        embed_plot(plot_groups(scores, pck_threshold, alpha, title=name), where, "; ".join(levels)),
         Folded("All numbers", [TableBlock(table)]),
         Commands([run.command]),
     ]
     return PageSection(f"eval-{slug(name)}", f"Evaluation: {name}", blocks)
+
+
+def _comparison(name: str, data: Mapping[str, Any]) -> PageSection:
+    chosen, alpha = primary_metric(data, {"benchmark": data.get("benchmark", "")})
+    a, b = str(data["a"]), str(data["b"])
+    alt = f"PCK of every pair by {a} and by {b}; differences by group with 95 % intervals"
+    rows = []
+    for threshold, cells in data["pck"].items():
+        for at, cell in cells.items():
+            for average, values in (("per pair", cell), ("per point", cell["per_point"])):
+                low, high = values["ci95"]
+                numbers = [number(values["a"]), number(values["b"]), f"{values['difference']:+.1f}"]
+                rows.append([f"{threshold} @ {at}, {average}", *numbers, f"{low:+.1f} to {high:+.1f}"])
+    table = Table(slug(name), f"{a} against {b}", ["PCK", a, b, "difference", "95 % interval"], [Section(rows)])
+    worst = [[row["name"], number(row["a"], 0), number(row["b"], 0)] for row in data["pairs"][chosen][alpha][:10]]
+    pairs = Table(
+        f"{slug(name)}-pairs", f"The pairs that differ most @ {alpha}, {chosen}", ["pair", a, b], [Section(worst)]
+    )
+    blocks: list[Block] = [
+        Paragraph(verdict(data, chosen, alpha)),
+        embed_plot(plot_comparison(data, chosen, alpha), alt),
+        TableBlock(pairs),
+        Folded("All numbers", [TableBlock(table)]),
+    ]
+    return PageSection(f"compare-{slug(name)}", f"Comparison: {a} against {b}", blocks)
 
 
 def _costs(name: str, bench: Mapping[str, Any]) -> PageSection:
@@ -214,12 +257,19 @@ def _training(folder: Path) -> PageSection:
     name = folder.name
     try:
         metrics = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
-        last, best = metrics[-1], max(metrics, key=lambda row: row["score"])
-        sets = ", ".join(f"{data} {pck['0.05']:.1f} / {pck['0.1']:.1f}" for data, pck in best["pck"].items())
+        trained = [row for row in metrics if row["epoch"]]
+        last, best = metrics[-1], max(trained, key=lambda row: row["score"])
+        sets, start = (
+            ", ".join(f"{data} {pck['0.05']:.1f} / {pck['0.1']:.1f}" for data, pck in row["pck"].items())
+            for row in (best, metrics[0])
+        )
         summary = (
             f"{last['epoch']} epochs, {last['pairs']} pairs, {last['seconds'] / 60:.1f} minutes. "
             f"Best is epoch {best['epoch']}: {sets} (PCK at 0.05 / 0.1 on validation sets)."
         )
+        if trained != metrics:
+            summary += f" The start had {start}."
+            summary += " The run is worse than its start." * (best["score"] < metrics[0]["score"])
         figure = plot_curves(metrics, title=name)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / METRICS}: not the metrics of a training run ({error})") from error

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformatcher.data.benchmarks import BENCHMARKS, PckThreshold, benchmark_title, load_benchmark
+from transformatcher.data.benchmarks import BENCHMARKS, PckThreshold, benchmark_folder, benchmark_title, load_benchmark
 from transformatcher.errors import InputError
 from transformatcher.evaluation.predict import PREDICTIONS, Prediction, read_predictions
 from transformatcher.evaluation.scores import published_threshold, score
@@ -62,7 +62,7 @@ class EvalRun:
     def command(self) -> str:
         """The command that writes this folder again; the benchmark's folder has its usual name."""
         chosen = {key: self.arguments.get(key) for key in OPTIONS}
-        root = benchmark_title(self.benchmark) or "DIR"
+        root = benchmark_folder(self.benchmark) or "DIR"
         return format_command(
             ["eval"], {"benchmark": self.benchmark or "?", "root": root, **chosen, "out": f"out/{self.folder.name}"}
         )
