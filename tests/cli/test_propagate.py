@@ -133,10 +133,13 @@ def test_photos_that_cannot_be_used(bad_photo: tuple[Path, str], coco_root: Path
     path, message = bad_photo
     out = tmp_path / "out.json"
     notes = json.loads((coco_root / "annotations.json").read_text())
-    notes["images"][0]["file_name"] = str(path)
+    for image in notes["images"]:
+        image["file_name"] = f"coco/images/{image['file_name']}"
+    notes["images"][0]["file_name"] = str(path.relative_to(tmp_path))
     (coco_root / "other.json").write_text(json.dumps(notes))
     target = write_image(tmp_path / "photos" / "x.jpg")
-    assert run("propagate", coco_root / "other.json", target, "--out", out, *raw) == 2
+    arguments = [coco_root / "other.json", target, "--images-root", tmp_path, "--out", out]
+    assert run("propagate", *arguments, *raw) == 2
     captured = capsys.readouterr()
     assert str(path) in captured.err
     assert message.replace(" image", "") in captured.err.replace(" image", "") or "no such file" in captured.err
