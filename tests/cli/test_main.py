@@ -114,7 +114,7 @@ class TestTypos:
             (["analyse", "--hlep"], "transformatcher analyse: unknown option --hlep; did you mean '--help'?"),
             (["eval", "--benchmrk", "spair"], "unknown option --benchmrk; did you mean '--benchmark'?"),
             (["eval", "--benchmark", "spiar"], "--benchmark: not a choice: 'spiar'; did you mean 'spair'?"),
-            (["eval", "--benchmark", "x"], "--benchmark: not a choice: 'x'; choose from spair, pfpascal"),
+            (["eval", "--benchmark", "x"], "--benchmark: not a choice: 'x'; choose from spair, spair-u"),
             (["match", "a", "b", "--out", "x.png", "c"], "unexpected argument: c; files and folders go before"),
             (["demo", "x"], "transformatcher demo: unexpected argument: x\n"),
             (["match", "a"], "required: TARGET"),

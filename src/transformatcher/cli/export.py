@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_checkpoint(parser, settings=True)
     data = parser.add_argument_group("comparison", "Compare PCK and time of the model and the file on a benchmark.")
-    data.add_argument("--benchmark", choices=BENCHMARKS, help="layout of the folder")
+    data.add_argument(
+        "--benchmark", choices=BENCHMARKS, metavar="NAME", help=f"layout of the folder: {', '.join(BENCHMARKS)}"
+    )
     data.add_argument("--root", metavar="DIR", help="the benchmark's folder")
     data.add_argument("--split", default="val", metavar="SPLIT", help="trn, val or test (%(default)s)")
     data.add_argument("--limit", type=LIMIT, metavar="N", help=LIMIT_HELP)

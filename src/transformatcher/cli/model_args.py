@@ -46,7 +46,11 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = True) -> argpa
     """The group "data": --benchmark and --root; the caller adds --split."""
     group = parser.add_argument_group("data")
     group.add_argument(
-        "--benchmark", required=required, choices=BENCHMARKS, help="layout of the folder; coco also for your own data"
+        "--benchmark",
+        required=required,
+        choices=BENCHMARKS,
+        metavar="NAME",
+        help=f"layout of the folder: {', '.join(BENCHMARKS)}; coco also for your own data",
     )
     group.add_argument(
         "--root", required=required, metavar="DIR", help="the benchmark's folder (coco: or its JSON file)"
