@@ -3,7 +3,7 @@
 import re
 from importlib.util import find_spec
 
-LONGEST_WORD = 300  # characters of a name in a message; of a longer one, its beginning and its end
+LONGEST_WORD = 500  # characters of a name in a message; of a longer one, its beginning and its end
 LONGEST_MESSAGE = 4000
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, StrictBool, StrictStr, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -11,10 +11,6 @@ from transformatcher.data.benchmarks import BENCHMARKS
 from transformatcher.errors import InputError
 from transformatcher.run_folder import RUN, read_arguments
 
-if TYPE_CHECKING:
-    Benchmark = str
-else:
-    Benchmark = Literal[("", *BENCHMARKS)]
 Name = Annotated[StrictStr, Field(max_length=1000)]
 Count = Annotated[int, Field(strict=True, ge=0, le=10**9)]
 Side = Annotated[int, Field(strict=True, ge=1, le=10**6)]
@@ -40,7 +36,7 @@ class EvalArguments(TypedDict, total=False):
     """The arguments in ``run.json`` of a folder that eval wrote; every one may be missing."""
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
-    benchmark: Benchmark
+    benchmark: Name
     split: Name | None
     limit: Count | None
     seed: Count | None
