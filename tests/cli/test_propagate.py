@@ -141,7 +141,7 @@ def test_photos_that_cannot_be_used(bad_photo: tuple[Path, str], coco_root: Path
     arguments = [coco_root / "other.json", target, "--images-root", tmp_path, "--out", out]
     assert run("propagate", *arguments, *raw) == 2
     captured = capsys.readouterr()
-    assert str(path) in captured.err
+    assert printable(f"{path}:") in captured.err
     assert message.replace(" image", "") in captured.err.replace(" image", "") or "no such file" in captured.err
     assert "Traceback" not in captured.err
     assert not list(tmp_path.glob("out.json*"))

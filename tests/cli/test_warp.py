@@ -75,7 +75,7 @@ def test_photos_that_cannot_be_used(bad_photo: tuple[Path, str], spair_root: Pat
     ):
         assert run(*argv, *raw) == 2
         captured = capsys.readouterr()
-        assert captured.err.startswith(f"transformatcher {argv[0]}: {path}: ")
+        assert captured.err.startswith(printable(f"transformatcher {argv[0]}: {path}: "))
         assert message in captured.err
         assert captured.err.count("\n") == 1
         assert captured.out == ""

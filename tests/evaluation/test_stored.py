@@ -81,8 +81,8 @@ def test_arguments_of_eval(tmp_path: Path):
         found = read_eval(folder)
         assert found.benchmark in ("spair", "")
         assert found.model + found.data + found.command
-        primary_metric(scores, folder)
-        score_warnings(predictions, folder)
+        primary_metric(scores, read_eval_arguments(folder))
+        score_warnings(predictions, read_eval_arguments(folder))
 
 
 @pytest.mark.parametrize("name", ["x/../../../pwned", "/etc", "<script>", "spair\n", 5, None, ["spair"], {"spair": 1}])

@@ -105,8 +105,8 @@ def test_a_picture_keeps_its_command(tmp_path: Path):
 
 def test_an_interruption_leaves_the_old_picture(tmp_path: Path):
     class Interrupted(Figure):
-        def savefig(self, path: Path, **_: object) -> None:
-            path.write_bytes(b"half of")
+        def savefig(self, file: BytesIO, **_: object) -> None:
+            file.write(b"half of")
             raise KeyboardInterrupt
 
     path = tmp_path / "a.png"
