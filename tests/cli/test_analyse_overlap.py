@@ -52,8 +52,8 @@ def test_another_benchmarks_training_list(root, willow_root, tmp_path, capsys):
     [
         ({"n_pairs": 299}, "holds 5 of 299 pairs; the same eval command continues it"),
         ({"benchmark": ""}, "run.json: does not name the benchmark of these predictions"),
-        ({"split": ["test"]}, "run.json: not what eval writes"),
-        ({"model": 5}, "run.json: not what eval writes"),
+        ({"split": ["test"]}, "run.json: split: Input should be a valid string; not what eval writes"),
+        ({"model": 5}, "run.json: model: Input should be a valid dictionary; not what eval writes"),
     ],
 )
 def test_a_folder_that_eval_left_otherwise(root, folder, tmp_path, capsys, changes, words):

@@ -12,6 +12,7 @@ from helpers.two_passes import two_pass_matcher
 from PIL import ImageOps
 
 from transformatcher.cli import match as module
+from transformatcher.errors import printable
 
 
 def test_json_and_picture(spair_root: Path, tmp_path: Path, raw, capsys):

@@ -8,6 +8,7 @@ from conftest import write_image
 from helpers.command import run
 
 from transformatcher.data.coco_keypoints import load_coco, load_coco_objects
+from transformatcher.errors import printable
 from transformatcher.images import image_size
 
 

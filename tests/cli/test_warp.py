@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 
 from transformatcher.cli import warp as module
 from transformatcher.data.synthetic import synthetic_pair
+from transformatcher.errors import printable
 
 
 def test_pictures(spair_root: Path, tmp_path: Path, raw, capsys):

@@ -1,6 +1,7 @@
 """Pages: self-contained, and every value in them escaped."""
 
 import re
+from io import BytesIO
 from pathlib import Path
 
 import pytest
