@@ -1,13 +1,14 @@
 """Two photos → corresponding points: the façade that most people use."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
-from transformatcher.config import ModelConfig, model_config
+from transformatcher.config import ModelConfig, model_config, to_plain
 from transformatcher.coords import px_to_norm
 from transformatcher.data.prefetch import batched
 from transformatcher.errors import InputError
@@ -29,6 +30,7 @@ from transformatcher.models.fused.inference import for_inference
 from transformatcher.models.fused.precision import Precision, choose_dtype
 from transformatcher.models.sampler import Sampler
 from transformatcher.models.transformatcher import TransforMatcher
+from transformatcher.models.weights_io import hash_tensors
 
 
 class Matcher:
@@ -89,6 +91,16 @@ class Matcher:
         """Pickle the model itself; what is prepared from it is prepared again."""
         return {key: value for key, value in vars(self).items() if key != "network"} | {
             "recent_sources": RecentSources()
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """All that its matches depend on, as JSON values: what a run folder is compared by."""
+        return {
+            "model": to_plain(self.config),
+            "weights": hash_tensors(self.model.state_dict()),
+            "calibration": asdict(self.calibration) if self.calibrated else None,
+            "precision": self.precision,
+            "try_mirrored": self.try_mirrored and self.coarse_to_fine is not None,
         }
 
     def to(self, device: str) -> "Matcher":

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformatcher import __version__
-from transformatcher.config import to_plain
 from transformatcher.data.coco_keypoints import AnnotatedObject
 from transformatcher.data.prefetch import batched, prefetch
 from transformatcher.errors import InputError, printable
@@ -43,7 +42,6 @@ from transformatcher.inference.propagate_voting import (
     choose_voters,
     count_votes,
 )
-from transformatcher.models.weights_io import hash_tensors
 from transformatcher.run_folder import LineFile, Run, check_run_folder, open_run_folder
 from transformatcher.schema import Size
 
@@ -357,11 +355,7 @@ def _describe_settings(matcher: Matcher, threshold: float | None, most_reference
     return {
         "threshold": threshold,
         "most_references": most_references,
-        "model": to_plain(matcher.config),
-        "weights": hash_tensors(matcher.model.state_dict()),
-        "calibration": asdict(matcher.calibration) if matcher.calibrated else None,
-        "precision": matcher.precision,
-        "try_mirrored": matcher.try_mirrored and matcher.coarse_to_fine is not None,
+        **matcher.describe(),
     }
 
 

@@ -7,7 +7,7 @@ stopped, a file that is there is done, and any number of workers, here or elsewh
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from itertools import islice
@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transformatcher.config import to_plain
 from transformatcher.errors import InputError, require_packages
 from transformatcher.inference.bulk.match_table import match_schema, match_table
 from transformatcher.inference.bulk.pair_list import ListedPair, PairList
 from transformatcher.inference.engine import Engine, LocalEngine, Track
 from transformatcher.inference.matcher import Matcher
 from transformatcher.inference.pair_matcher import PairMatcher
-from transformatcher.models.weights_io import hash_tensors
 from transformatcher.run_folder import Run, check_run, format_run, parse_run
 from transformatcher.storage import Folder, absolute, open_binary
 
@@ -197,11 +195,7 @@ def _describe_run(matcher: PairMatcher, pairs: PairList, shard_size: int) -> Run
             "pairs": pairs.count,
             "list": pairs.digest,
             "shard_size": shard_size,
-            "model": to_plain(model.config),
-            "weights": hash_tensors(model.model.state_dict()),
-            "calibration": asdict(model.calibration) if model.calibrated else None,
-            "precision": model.precision,
-            "try_mirrored": model.try_mirrored and model.coarse_to_fine is not None,
+            **model.describe(),
             "features": "float32" if matcher.store is None else "float16",
         },
     )
