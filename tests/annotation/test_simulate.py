@@ -176,7 +176,7 @@ def test_photos_that_cannot_be_used(images: list[Path], sure: Matcher, tmp_path:
     with pytest.raises(InputError, match=r"c\.png: not an image"):
         simulate(sure, objects, Rules(), tmp_path / "work")
     images[2].unlink()
-    with pytest.raises(InputError, match=r"c\.png: cannot be copied"):
+    with pytest.raises(InputError, match=r"c\.png: cannot be read"):
         simulate(sure, objects, Rules(), tmp_path / "other")
     odd = images[0].rename(images[0].with_suffix(".odd"))
     with pytest.raises(InputError, match=r"a\.odd: not a photo by its name"):
