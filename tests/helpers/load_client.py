@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +111,17 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.addresses = cycle(f"127.0.0.{last}" for last in range(2, 20))
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection, each time from another address, as different people do."""
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(next(self.addresses), 0))
 
     async def send(self, data: bytes, *, wait: float = 60) -> tuple[int, bytes]:
         """Send bytes as they are → the response's status and body; CLOSED or NO_RESPONSE if there is none."""
         try:
             async with asyncio.timeout(wait):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                reader, writer = await self.connect()
                 try:
                     writer.write(data)
                     with suppress(ConnectionError):  # closed while we were sending; there may be a response
@@ -202,7 +207,7 @@ async def leaving(client: Client, _: Server, n: int) -> dict[str, Any]:
     """Clients that close the connection in the middle of an upload, or while they wait for a change."""
 
     async def leave(request: bytes) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        _, writer = await client.connect()
         writer.write(request)
         await writer.drain()
         await asyncio.sleep(0.05)
@@ -223,7 +228,7 @@ async def slow(client: Client, server: Server, n: int) -> dict[str, Any]:
         """Returns what the server sent."""
         received = b""
         with suppress(ConnectionError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            reader, writer = await client.connect()
             try:
                 writer.write(first)
                 reading = asyncio.ensure_future(reader.read(100))
@@ -238,7 +243,7 @@ async def slow(client: Client, server: Server, n: int) -> dict[str, Any]:
         return received
 
     async def never_read() -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        _, writer = await client.connect()
         path = f"/api/photos/{answer['photo']['id']}/image"
         writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() * 40)  # more than the buffers hold
         await asyncio.sleep(end - time.monotonic())
@@ -269,9 +274,7 @@ async def slow(client: Client, server: Server, n: int) -> dict[str, Any]:
 
 async def connections(client: Client, server: Server, _: int) -> dict[str, Any]:
     """More connections than the limit."""
-    opened = await asyncio.gather(
-        *(asyncio.open_connection("127.0.0.1", client.port) for _ in range(server.connections))
-    )
+    opened = await asyncio.gather(*(client.connect() for _ in range(server.connections)))
     full, _ = await client.request("GET", "/")
     for _, writer in opened:
         writer.close()
