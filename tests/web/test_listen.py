@@ -75,3 +75,14 @@ def test_uvicorn_limits():
     assert config.timeout_graceful_shutdown == 1
     assert not config.proxy_headers
     assert not config.server_header
+
+
+@pytest.mark.parametrize("error", [OSError("no C library"), AttributeError("not glibc")])
+def test_other_c_libraries_keep_their_memory(error: Exception, monkeypatch):
+    listen.return_large_memory()
+
+    def fail(_name: None) -> None:
+        raise error
+
+    monkeypatch.setattr(listen.ctypes, "CDLL", fail)
+    listen.return_large_memory()
