@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 
 from transformatcher.errors import InputError
+from transformatcher.web import listen
 from transformatcher.web.listen import bind, uvicorn_config
 from transformatcher.web.security import SecurityMiddleware
 
