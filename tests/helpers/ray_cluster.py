@@ -6,7 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path(__file__).parents[1])}  # also of the workers
+os.environ |= {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
+}  # also of the workers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ray

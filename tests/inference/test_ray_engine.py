@@ -38,7 +38,8 @@ pytestmark = [
 def cluster():
     """Ray on two CPUs of this machine."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    helpers = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    helpers = {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", runtime_env=helpers)
     yield
     ray.shutdown()
