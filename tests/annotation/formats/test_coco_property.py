@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from helpers.annotation_project import SIZE, mark, open_project, photo_id, predict, snapshot
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from transformatcher.annotation import edits
@@ -91,6 +91,15 @@ def copied(before: dict[str, Any], folder: Path) -> dict[str, Any]:
     return state
 
 
+def two_in_one_box(*, reviewed: bool, **second: list[Any]) -> dict[str, Any]:
+    """A photo with two objects in the same box, of which the second alone has a keypoint."""
+    bare = {"category": "plane", "box": (0.0, 0.0, 55.0, 35.0), "marks": 3 * [None], "predicted": 3 * [None]}
+    empty = {"objects": [], "reviewed": False}
+    return {"1.png": empty, "sub/1.png": empty, "sub/2.jpg": {"objects": [bare, bare | second], "reviewed": reviewed}}
+
+
+@example(two_in_one_box(reviewed=False, marks=[None, None, (1, (0.0, 0.0))]), "omit")
+@example(two_in_one_box(reviewed=True, predicted=[None, None, (0.0, 0.0, 1.0)]), "omit")
 @given(projects, st.sampled_from(["omit", "include"]))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_export_then_import_keeps_all_marks(content: dict[str, Any], predictions: Any):

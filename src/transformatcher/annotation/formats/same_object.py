@@ -24,13 +24,15 @@ def find_same_object(
     """
     places = {keypoint_ids[name]: xy for name, (_, xy) in item.marks.items() if xy is not None}
     guesses = {keypoint_ids[name]: xy for name, (xy, _) in item.predictions.items()}
-    found, best = None, (0.0, False)
+    marks = {keypoint_ids[name]: xy for name, (_, xy) in item.marks.items()}
+    found, best = None, (0.0, False, False)
     for instance in instances:
         found_there = {number: prediction.xy for number, prediction in instance.predictions.items()}
         marked = {number: mark.xy for number, mark in instance.marks.items() if mark.xy is not None}
         agreement = _agreement(marked or found_there, places) if places else _agreement(found_there, guesses)
         boxed = same_box(instance.box, box)
-        score = boxed + agreement, bool(marked)
+        # Of objects in the same box, the one with just these marks.
+        score = boxed + agreement, _alike(instance, marks), bool(marked) == bool(places)
         if (boxed or agreement >= 0.5) and score > best:  # most points, not all: one may have been moved since
             found, best = instance, score
     if found is None:
@@ -48,6 +50,12 @@ def same_place(a: XY | None, b: XY | None) -> bool:
     if a is None or b is None:
         return a is b
     return max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= ROUNDING
+
+
+def _alike(instance: Instance, marks: Mapping[int, XY | None]) -> bool:
+    """Whether an object has these marks and no others."""
+    own = {number: mark.xy for number, mark in instance.marks.items()}
+    return own.keys() == marks.keys() and all(same_place(own[number], marks[number]) for number in own)
 
 
 def _agreement(own: Mapping[int, XY], places: Mapping[int, XY]) -> float:
