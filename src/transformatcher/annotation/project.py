@@ -322,8 +322,9 @@ class Project:
                   FROM instance i LEFT JOIN prediction q ON q.instance_id = i.id
                   LEFT JOIN predicted d ON d.instance_id = i.id
                   LEFT JOIN mark m ON m.instance_id = i.id AND m.keypoint_id = q.keypoint_id
-                  WHERE i.photo_id IN (SELECT id FROM photo WHERE revision > ?1) GROUP BY i.photo_id
-                ) s ON s.photo_id = p.id WHERE p.revision > ?1 ORDER BY p.path""",
+                  WHERE i.photo_id IN (SELECT id FROM photo WHERE revision > ?) GROUP BY i.photo_id
+                ) s ON s.photo_id = p.id WHERE p.revision > ? ORDER BY p.path""",
+            since,
             since,
         )
         return [

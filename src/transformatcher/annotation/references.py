@@ -69,10 +69,10 @@ def find_references(
 ) -> list[Reference]:
     """All objects with at least one visible keypoint, of photos that can be read; or those of them with some ids."""
     by_id = {category.id: category for category in categories}
-    chosen = "" if instance_ids is None else "AND instance_id IN (SELECT value FROM json_each(?2))"
+    chosen = "" if instance_ids is None else "AND instance_id IN (SELECT value FROM json_each(?))"
     ids = () if instance_ids is None else (json.dumps(sorted(instance_ids)),)
     marks: dict[int, list[tuple[int, tuple[float, float]]]] = {}
-    query = f"""SELECT instance_id, keypoint_id, x, y FROM mark WHERE visibility = ?1 {chosen}
+    query = f"""SELECT instance_id, keypoint_id, x, y FROM mark WHERE visibility = ? {chosen}
                 ORDER BY instance_id, keypoint_id"""
     for row in project.database.rows(query, VISIBLE, *ids):
         marks.setdefault(row["instance_id"], []).append((row["keypoint_id"], (row["x"], row["y"])))
@@ -80,7 +80,7 @@ def find_references(
         f"""SELECT i.id AS instance_id, i.category_id, i.x0, i.y0, i.x1, i.y1, p.id, p.path, p.digest, p.width, p.height
             FROM instance i JOIN photo p ON p.id = i.photo_id
             WHERE p.problem IS NULL AND p.digest IS NOT NULL AND p.width IS NOT NULL
-              AND i.id IN (SELECT instance_id FROM mark WHERE visibility = ?1 {chosen}) ORDER BY i.id""",
+              AND i.id IN (SELECT instance_id FROM mark WHERE visibility = ? {chosen}) ORDER BY i.id""",
         VISIBLE,
         *ids,
     )
